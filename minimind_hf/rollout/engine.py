@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between trainers and rollout engines.
+
+Token ids in, token ids out: nothing is decoded and encoded again between the engine and the loss. Log-probabilities
+are those of the sampling distribution (full softmax of logits / temperature) under the weights that sampled.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+FINISH_REASONS = ("stop", "length")
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are drawn.
+
+    Args:
+        max_completion_length (`int`): Tokens after which a completion is cut.
+        temperature (`float`): Divides the logits; above 0.
+        eos_token_ids (`tuple[int, ...]`): Any of these ends a completion and is its last token.
+        seed (`int`): Equal seeds, prompts and weights give equal completions, where the engine can promise it.
+        greedy (`bool`): Take the most likely token; log-probabilities stay those of the sampling distribution.
+    """
+
+    max_completion_length: int
+    temperature: float
+    eos_token_ids: tuple[int, ...]
+    seed: int = 0
+    greedy: bool = False
+
+    def __post_init__(self):
+        if self.max_completion_length < 1:
+            raise ValueError(f"max_completion_length must be at least 1, got {self.max_completion_length}.")
+        if not self.temperature > 0 or math.isinf(self.temperature):
+            raise ValueError(
+                f"temperature must be a finite number above 0, got {self.temperature}. Log-probabilities are taken "
+                "from logits / temperature; for the most likely tokens pass greedy=True."
+            )
+
+
+@dataclass
+class Rollout:
+    """One completion.
+
+    Args:
+        completion_ids (`list[int]`): Tokens up to and including the EOS that ended it, never padded.
+        logprobs (`list[float]`): One per token.
+        finish_reason (`str`): `"stop"` when an EOS ended it, `"length"` when it was cut.
+        loss_mask (`list[int]`, *optional*): 0 for tokens that the policy did not choose (tool output).
+        weights_version (`int`): The version of the weights that sampled it, as given to `sync_weights`.
+    """
+
+    completion_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    loss_mask: list[int] | None = None
+    weights_version: int = 0
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+class RolloutEngine(ABC):
+    """Draws completions from the policy. Subclass it, or give any object with these three methods."""
+
+    @abstractmethod
+    def generate(
+        self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
+    ) -> list[Rollout]:
+        """Draws `num_generations` completions for each prompt.
+
+        Returns:
+            `list[Rollout]`, prompt-major: entry `i` belongs to prompt `i // num_generations`.
+        """
+
+    @abstractmethod
+    def sync_weights(self, model: nn.Module, version: int) -> None:
+        """Makes the following completions come from these weights."""
+
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing that must be released
+        """Releases what the engine holds; called once at the end of the run."""
+
+
+def check_rollouts(rollouts: object, num_expected: int, vocab_size: int, engine: object) -> None:
+    """Refuses what an engine must not return, before it reaches the loss.
+
+    Raises:
+        ValueError: With the engine's class, the index of the completion and what was wrong.
+    """
+    name = type(engine).__name__
+    if not isinstance(rollouts, list) or len(rollouts) != num_expected:
+        found = f"{len(rollouts)} completions" if isinstance(rollouts, list) else type(rollouts).__name__
+        raise ValueError(
+            f"Rollout engine {name} returned {found}, expected a list of {num_expected} Rollout "
+            "(prompts x num_generations, prompt-major)."
+        )
+    for index, rollout in enumerate(rollouts):
+        fault = _fault(rollout, vocab_size)
+        if fault:
+            raise ValueError(f"Rollout engine {name} returned a bad completion at index {index}: {fault}.")
+
+
+def _fault(rollout: Rollout, vocab_size: int) -> str | None:
+    ids, logprobs, loss_mask = rollout.completion_ids, rollout.logprobs, rollout.loss_mask
+    if len(ids) == 0:
+        return "it has no tokens (an ended completion holds at least its EOS)"
+    if len(logprobs) != len(ids):
+        return f"{len(logprobs)} log-probabilities for {len(ids)} tokens"
+    if loss_mask is not None and len(loss_mask) != len(ids):
+        return f"a loss_mask of {len(loss_mask)} for {len(ids)} tokens"
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        return f"token ids from {min(ids)} to {max(ids)} with a vocabulary of {vocab_size}"
+    if rollout.finish_reason not in FINISH_REASONS:
+        return f"finish_reason {rollout.finish_reason!r}, expected one of {FINISH_REASONS}"
+    chosen = logprobs if loss_mask is None else [logp for logp, mine in zip(logprobs, loss_mask, strict=True) if mine]
+    if not all(math.isfinite(logp) and logp <= 1e-3 for logp in chosen):
+        return "log-probabilities that are not finite numbers of at most 0"
+    return None
