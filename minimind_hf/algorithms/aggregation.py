@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From per-token losses to one loss, whatever the shape of the micro-batches.
+
+The divisor belongs to the whole optimizer step. The trainer adds `loss_denominator` of all micro-batches on all ranks,
+hands the sum to each `aggregate`, and the losses of the micro-batches then *add up* to the loss of the whole batch:
+1 x 8, 2 x 4 and 8 x 1 give the same gradient. (Where gradients are averaged over ranks, as DDP does, the loss is
+multiplied by the number of ranks as well.)
+"""
+
+import torch
+from torch import Tensor
+
+from .masking import fill_masked
+
+LOSS_AGGREGATIONS = ("sequence", "token", "constant")
+
+
+def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None = None) -> Tensor:
+    """What a batch adds to the divisor of the step. A row that is masked out as a whole adds nothing.
+
+    Args:
+        mask (`Tensor` of shape `(N, C)`): Valid tokens.
+        how (`str`): `"sequence"`: the number of rows with a valid token; `"token"`: the number of valid tokens;
+            `"constant"`: the number of rows with a valid token times `max_completion_length`.
+        max_completion_length (`int`, *optional*): Needed for `"constant"`.
+
+    Returns:
+        `Tensor`, scalar, int64.
+
+    Raises:
+        ValueError: If `how` is unknown, or `max_completion_length` is missing.
+    """
+    _require_known(how)
+    mask = mask.bool()
+    if how == "token":
+        return mask.sum()
+    sequences = mask.any(dim=1).sum()
+    if how == "sequence":
+        return sequences
+    if max_completion_length is None:
+        raise ValueError('`how="constant"` divides by `max_completion_length`, which is None: pass it.')
+    return sequences * max_completion_length
+
+
+def aggregate(
+    per_token: Tensor,
+    mask: Tensor,
+    how: str = "sequence",
+    denominator: Tensor | float | None = None,
+    max_completion_length: int | None = None,
+) -> Tensor:
+    """Adds up the per-token losses of a batch and divides them by the denominator of the step.
+
+    Args:
+        per_token (`Tensor` of shape `(N, C)`): Loss of each token.
+        mask (`Tensor` of shape `(N, C)`): Valid tokens.
+        how (`str`, *optional*, defaults to `"sequence"`): `"sequence"`: mean over the tokens of each sequence, then
+            over sequences ([GRPO](https://arxiv.org/abs/2402.03300)); `"token"`: mean over all tokens
+            ([DAPO](https://arxiv.org/abs/2503.14476)); `"constant"`: sum over tokens by a constant length
+            ([Dr. GRPO](https://arxiv.org/abs/2503.20783)).
+        denominator (`Tensor` or `float`, *optional*): Sum of [`loss_denominator`] over all micro-batches and ranks of
+            the step; by default that of this batch alone.
+        max_completion_length (`int`, *optional*): Needed for `"constant"` when no denominator is given.
+
+    Returns:
+        `Tensor`, scalar: 0, with a graph and zero gradients, where nothing is valid.
+
+    Raises:
+        ValueError: If `how` is unknown, or `max_completion_length` is missing.
+    """
+    _require_known(how)
+    if denominator is None:
+        denominator = loss_denominator(mask, how, max_completion_length)
+    total = fill_masked(per_token, mask).sum(dim=1)
+    if how == "sequence":
+        total = total / mask.bool().sum(dim=1).clamp(min=1)
+    divisor = torch.as_tensor(denominator, dtype=total.dtype, device=total.device)
+    return total.sum() / torch.where(divisor == 0, 1.0, divisor)
+
+
+def _require_known(how: str) -> None:
+    if how not in LOSS_AGGREGATIONS:
+        raise ValueError(f"The loss aggregation must be one of {', '.join(LOSS_AGGREGATIONS)}, got {how!r}.")

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The losses of GRPO, CISPO and PPO: tensors in, `(loss, metrics)` out.
+
+Log-probabilities are those of the sampling distribution, `(N, C)`, and should be float32 or wider. Every argument but
+`logprobs` and `values` is taken as a constant. Slots outside the mask are replaced before any arithmetic. Metrics are
+detached scalars, means over the valid tokens of the batch, with their number as `num_tokens`: to combine micro-batches
+or ranks, weigh by it.
+"""
+
+import torch
+from torch import Tensor
+
+from .aggregation import LOSS_AGGREGATIONS, aggregate, loss_denominator
+from .masking import fill_masked, masked_mean, masked_mean_var, require_same_shape
+from .ratios import approx_kl, bounded_exp, clip_fraction, k3
+
+__all__ = [
+    "LOSS_AGGREGATIONS",
+    "LOSS_TYPES",
+    "aggregate",
+    "approx_kl",
+    "bounded_exp",
+    "cispo_token_loss",
+    "clip_fraction",
+    "explained_variance",
+    "grpo_token_loss",
+    "k3",
+    "loss_denominator",
+    "policy_loss",
+    "ppo_policy_loss",
+    "resolve_epsilon_high",
+    "value_loss",
+]
+
+LOSS_TYPES = ("cispo", "grpo")
+CISPO_EPSILON_HIGH = 5.0
+
+
+def resolve_epsilon_high(loss_type: str, epsilon: float = 0.2, epsilon_high: float | None = None) -> float:
+    """The `epsilon_high` in force, in the convention of the loss type.
+
+    Args:
+        loss_type (`str`): `"cispo"`, where `epsilon_high` is the largest ratio itself (5.0 when unset), or `"grpo"`,
+            where it is the distance of the upper clip from 1 (`epsilon` when unset).
+        epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1, for `"grpo"`.
+        epsilon_high (`float`, *optional*): What the user set.
+
+    Returns:
+        `float`.
+
+    Raises:
+        ValueError: If the loss type is unknown or `epsilon_high` cannot be meant.
+    """
+    if loss_type not in LOSS_TYPES:
+        raise ValueError(f"`loss_type` must be one of {', '.join(LOSS_TYPES)}, got {loss_type!r}.")
+    if epsilon_high is None:
+        return CISPO_EPSILON_HIGH if loss_type == "cispo" else epsilon
+    if epsilon_high < 0 or (loss_type == "cispo" and epsilon_high == 0):
+        raise ValueError(
+            f"`epsilon_high`={epsilon_high} leaves no ratio to train with. For cispo it is the largest ratio itself "
+            "(such as 5.0), for grpo the distance of the upper clip from 1 (such as 0.28)."
+        )
+    return epsilon_high
+
+
+def grpo_token_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    epsilon: float = 0.2,
+    epsilon_high: float | None = None,
+) -> Tensor:
+    """The clipped surrogate of each token, `-min(ratio * A, clamp(ratio, 1 - epsilon, 1 + epsilon_high) * A)`.
+
+    The loss of [PPO](https://arxiv.org/abs/1707.06347) and [GRPO](https://arxiv.org/abs/2402.03300); an
+    `epsilon_high` of its own is [DAPO](https://arxiv.org/abs/2503.14476)'s.
+
+    Args:
+        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
+        epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1.
+        epsilon_high (`float`, *optional*): Distance of the upper clip from 1; `epsilon` by default.
+
+    Returns:
+        `Tensor` of shape `(N, C)`.
+    """
+    upper = 1 + resolve_epsilon_high("grpo", epsilon, epsilon_high)
+    advantages = _per_token(advantages, logprobs)
+    ratio = bounded_exp(logprobs - old_logprobs)
+    return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, upper) * advantages)
+
+
+def cispo_token_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    epsilon_high: float | None = None,
+) -> Tensor:
+    """The CISPO loss of each token, `-(clamp(ratio, max=epsilon_high) * A * logprob)` with a constant weight.
+
+    Unlike a clipped surrogate it keeps the gradient of every token and bounds only its weight
+    ([MiniMax-M1](https://arxiv.org/abs/2506.13585)).
+
+    Args:
+        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
+        epsilon_high (`float`, *optional*): Largest weight; 5.0 by default.
+
+    Returns:
+        `Tensor` of shape `(N, C)`.
+    """
+    upper = resolve_epsilon_high("cispo", epsilon_high=epsilon_high)
+    weight = bounded_exp(logprobs.detach() - old_logprobs).clamp(max=upper)
+    return -(weight * _per_token(advantages, logprobs) * logprobs)
+
+
+def policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    ref_logprobs: Tensor | None,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    loss_type: str = "cispo",
+    beta: float = 0.1,
+    epsilon: float = 0.2,
+    epsilon_high: float | None = None,
+    loss_aggregation: str = "sequence",
+    denominator: Tensor | float | None = None,
+    max_completion_length: int | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of GRPO or CISPO over a batch, with `beta * k3` to the reference.
+
+    Args:
+        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
+        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        ref_logprobs (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be `None` when
+            `beta` is 0.
+        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
+        mask (`Tensor` of shape `(N, C)`): Valid tokens.
+        loss_type (`str`, *optional*, defaults to `"cispo"`): `"cispo"` or `"grpo"`.
+        beta (`float`, *optional*, defaults to 0.1): Weight of the KL term.
+        epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1, for `"grpo"`.
+        epsilon_high (`float`, *optional*): See [`resolve_epsilon_high`].
+        loss_aggregation, denominator, max_completion_length: See [`aggregate`].
+
+    Returns:
+        `(loss, metrics)`. Metrics: `ratio_mean`, `approx_kl`, `clip_low` and `clip_high` (share of tokens that the
+        clip changes below and above), `clip_region` (their sum), `kl_ref` (with a reference), `num_tokens`.
+
+    Raises:
+        ValueError: If a shape does not fit the mask, or `beta` is not 0 and there is no reference.
+    """
+    logprobs, old_logprobs, ref_logprobs, advantages = _cleaned(
+        mask, logprobs, old_logprobs, ref_logprobs, advantages, "beta", beta
+    )
+    upper = resolve_epsilon_high(loss_type, epsilon, epsilon_high)
+    if loss_type == "cispo":
+        per_token = cispo_token_loss(logprobs, old_logprobs, advantages, upper)
+    else:
+        per_token = grpo_token_loss(logprobs, old_logprobs, advantages, epsilon, upper)
+    if beta:
+        per_token = per_token + beta * k3(logprobs, ref_logprobs)
+    loss = aggregate(per_token, mask, loss_aggregation, denominator, max_completion_length)
+
+    metrics = _ratio_metrics(logprobs, old_logprobs, ref_logprobs, mask)
+    ratio = bounded_exp(logprobs.detach() - old_logprobs)
+    if loss_type == "cispo":
+        low, high = torch.zeros_like(ratio), (ratio > upper).to(ratio.dtype)
+    else:
+        # The clip decides only where it makes the objective smaller.
+        low = ((ratio < 1 - epsilon) & (advantages < 0)).to(ratio.dtype)
+        high = ((ratio > 1 + upper) & (advantages > 0)).to(ratio.dtype)
+    metrics["clip_low"], metrics["clip_high"] = masked_mean(low, mask), masked_mean(high, mask)
+    metrics["clip_region"] = metrics["clip_low"] + metrics["clip_high"]
+    return loss, metrics
+
+
+def ppo_policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    ref_logprobs: Tensor | None,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_epsilon: float = 0.2,
+    kl_coef: float = 0.02,
+    loss_aggregation: str = "token",
+    denominator: Tensor | float | None = None,
+    max_completion_length: int | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy loss of [PPO](https://arxiv.org/abs/1707.06347), `max(-A * ratio, -A * clamp(ratio))`, with
+    `kl_coef * k3` to the reference.
+
+    Args:
+        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
+        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        ref_logprobs (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be `None` when
+            `kl_coef` is 0.
+        advantages (`Tensor` of shape `(N, C)` or `(N,)`): Advantage of each token, or of each completion.
+        mask (`Tensor` of shape `(N, C)`): Valid tokens.
+        clip_epsilon (`float`, *optional*, defaults to 0.2): Distance of both clips from 1.
+        kl_coef (`float`, *optional*, defaults to 0.02): Weight of the KL term.
+        loss_aggregation, denominator, max_completion_length: See [`aggregate`]; PPO's mean is over tokens.
+
+    Returns:
+        `(loss, metrics)`. Metrics: `policy_loss` (the aggregated surrogate without the KL term), `ratio_mean`,
+        `approx_kl`, `clip_fraction`, `kl_ref` (with a reference), `num_tokens`.
+
+    Raises:
+        ValueError: If a shape does not fit the mask, or `kl_coef` is not 0 and there is no reference.
+    """
+    logprobs, old_logprobs, ref_logprobs, advantages = _cleaned(
+        mask, logprobs, old_logprobs, ref_logprobs, advantages, "kl_coef", kl_coef
+    )
+    over = {"how": loss_aggregation, "denominator": denominator, "max_completion_length": max_completion_length}
+    surrogate = aggregate(grpo_token_loss(logprobs, old_logprobs, advantages, clip_epsilon), mask, **over)
+    metrics = _ratio_metrics(logprobs, old_logprobs, ref_logprobs, mask)
+    metrics["policy_loss"] = surrogate.detach()
+    metrics["clip_fraction"] = clip_fraction(logprobs, old_logprobs, mask, clip_epsilon)
+    if not kl_coef:
+        return surrogate, metrics
+    return surrogate + kl_coef * aggregate(k3(logprobs, ref_logprobs), mask, **over), metrics
+
+
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    cliprange_value: float = 0.2,
+    loss_aggregation: str = "token",
+    denominator: Tensor | float | None = None,
+    max_completion_length: int | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped value loss, `0.5 * max((v - ret)^2, (clamp(v, v_old +- cliprange_value) - ret)^2)`.
+
+    Args:
+        values (`Tensor` of shape `(N, C)`): Values of the critic, with a graph.
+        old_values (`Tensor` of shape `(N, C)`): Values at sampling time.
+        returns (`Tensor` of shape `(N, C)`): Targets, from [`gae`].
+        mask (`Tensor` of shape `(N, C)`): Valid tokens.
+        cliprange_value (`float`, *optional*, defaults to 0.2): How far a value may move before its gradient stops.
+        loss_aggregation, denominator, max_completion_length: See [`aggregate`]; PPO's mean is over tokens.
+
+    Returns:
+        `(loss, metrics)`. Metrics: `value_clip_fraction` (share of tokens where the clamped value decides),
+        `num_tokens`.
+
+    Raises:
+        ValueError: If a shape does not fit the mask.
+    """
+    values = fill_masked(values, mask)
+    old_values, returns = fill_masked(old_values.detach(), mask), fill_masked(returns.detach(), mask)
+    clamped = old_values + (values - old_values).clamp(-cliprange_value, cliprange_value)
+    plain_error, clamped_error = (values - returns) ** 2, (clamped - returns) ** 2
+    per_token = 0.5 * torch.max(plain_error, clamped_error)
+    loss = aggregate(per_token, mask, loss_aggregation, denominator, max_completion_length)
+    decided = (clamped_error > plain_error).to(values.dtype)
+    return loss, {"value_clip_fraction": masked_mean(decided, mask), "num_tokens": mask.bool().sum()}
+
+
+@torch.no_grad()
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+    """Share of the variance of the returns that the values account for, `1 - Var(ret - v) / Var(ret)`.
+
+    1 is a perfect critic, 0 one as good as a constant, below 0 one that is worse. Returns that do not vary give 1 when
+    the values hit them up to a constant and 0 otherwise.
+
+    Args:
+        values (`Tensor`): Values of the critic.
+        returns (`Tensor` of the shape of `values`): Targets.
+        mask (`Tensor` of the shape of `values`): Valid tokens.
+
+    Returns:
+        `Tensor`, scalar.
+    """
+    unexplained = masked_mean_var(returns - values, mask)[1]
+    spread = masked_mean_var(returns, mask)[1]
+    share = unexplained / torch.where(spread == 0, 1.0, spread)
+    return 1 - torch.where(spread == 0, (unexplained > 0).to(share.dtype), share)
+
+
+def _per_token(advantages: Tensor, logprobs: Tensor) -> Tensor:
+    if advantages.dim() == 1:
+        advantages = advantages[:, None].expand_as(logprobs)
+    require_same_shape(logprobs, advantages=advantages)
+    return advantages
+
+
+def _cleaned(
+    mask: Tensor,
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    ref_logprobs: Tensor | None,
+    advantages: Tensor,
+    coefficient_name: str,
+    coefficient: float,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Checks the shapes and replaces the masked slots; everything but `logprobs` comes back as a constant."""
+    if coefficient and ref_logprobs is None:
+        raise ValueError(
+            f"`{coefficient_name}`={coefficient} weighs the KL to the reference, but `ref_logprobs` is None. "
+            f"Pass them, or set `{coefficient_name}` to 0."
+        )
+    require_same_shape(mask, logprobs=logprobs, old_logprobs=old_logprobs, ref_logprobs=ref_logprobs)
+    advantages = _per_token(advantages, logprobs)
+    constants = [
+        None if tensor is None else fill_masked(tensor.detach(), mask)
+        for tensor in (old_logprobs, ref_logprobs, advantages)
+    ]
+    return fill_masked(logprobs, mask), *constants
+
+
+@torch.no_grad()
+def _ratio_metrics(
+    logprobs: Tensor, old_logprobs: Tensor, ref_logprobs: Tensor | None, mask: Tensor
+) -> dict[str, Tensor]:
+    metrics = {
+        "ratio_mean": masked_mean(bounded_exp(logprobs - old_logprobs), mask),
+        "approx_kl": approx_kl(logprobs, old_logprobs, mask),
+        "num_tokens": mask.bool().sum(),
+    }
+    if ref_logprobs is not None:
+        metrics["kl_ref"] = masked_mean(k3(logprobs, ref_logprobs), mask)
+    return metrics

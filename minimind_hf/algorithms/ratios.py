@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probability ratios and the divergences estimated from them, one value a token, safe in float32.
+
+A log ratio is unbounded: a token that the reference finds certain and the policy has all but forgotten can have one
+of hundreds, and `exp` overflows float32 at 89. Nothing is cut off: the exponential goes on along its tangent, so that
+such a token still pulls, with a gradient that a clipped norm can handle.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .masking import masked_mean
+
+# exp(30) is 1e13: far beyond any ratio that still means something, while its square, which a gradient norm takes,
+# and the sum of millions of them stay within float32 (3e38).
+EXP_LINEAR_FROM = 30.0
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    """`exp(x)` up to 30, beyond it the tangent at 30, so that value and gradient stay finite in float32.
+
+    Args:
+        x (`Tensor`): Log ratios.
+
+    Returns:
+        `Tensor` of the shape and dtype of `x`.
+    """
+    return torch.exp(x.clamp(max=EXP_LINEAR_FROM)) * (1 + torch.relu(x - EXP_LINEAR_FROM))
+
+
+def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """The k3 estimate of `KL(policy || reference)` for each token: `exp(d) - d - 1`, `d = ref - new`.
+
+    Unbiased for tokens sampled from the policy, and never negative
+    ([Schulman, Approximating KL Divergence](http://joschu.net/blog/kl-approx.html)). `exp` is continued linearly
+    beyond 30, like [`bounded_exp`].
+
+    Args:
+        logprobs (`Tensor`): Log-probabilities of the policy.
+        ref_logprobs (`Tensor` of the shape of `logprobs`): Log-probabilities of the reference.
+
+    Returns:
+        `Tensor` of the shape and dtype of `logprobs`.
+    """
+    d = ref_logprobs - logprobs
+    within = d.clamp(max=EXP_LINEAR_FROM)
+    # expm1(d) - d keeps the digits that exp(d) - d - 1 loses near d = 0, where training spends its time.
+    return torch.expm1(within) - within + math.expm1(EXP_LINEAR_FROM) * torch.relu(d - EXP_LINEAR_FROM)
+
+
+@torch.no_grad()
+def approx_kl(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """How far the policy has moved since sampling: mean of `0.5 * (new - old)^2` over the valid tokens."""
+    return masked_mean(0.5 * (logprobs - old_logprobs) ** 2, mask)
+
+
+@torch.no_grad()
+def clip_fraction(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, clip_epsilon: float) -> Tensor:
+    """Share of the valid tokens whose ratio is further than `clip_epsilon` from 1."""
+    outside = (bounded_exp(logprobs - old_logprobs) - 1).abs() > clip_epsilon
+    return masked_mean(outside.to(logprobs.dtype), mask)
