@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row of a data set becomes one checked prompt: a string or a list of messages.
+
+Two formats are read: MiniMind's `conversations` (the last turn is dropped when it is the assistant's, because the
+policy writes it anew) and trl's `prompt` (a string, or messages of which a last assistant turn is a beginning to go
+on from). Every complaint is a [`PromptError`] that says where the row is, what was found there and what to do about
+it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Messages = list[dict[str, Any]]
+
+PROMPT_COLUMNS = ("prompt", "conversations")
+NOT_PASSED_ON = (*PROMPT_COLUMNS, "messages")
+RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class PromptError(ValueError):
+    """Prompt data, or a setting of the prompt data set, that cannot be used."""
+
+
+@dataclass(frozen=True)
+class ParsedPrompt:
+    """A prompt and what its chat template needs besides the messages.
+
+    Args:
+        prompt (`str` or `list[dict]`): The text, or the messages.
+        tools (`list[dict]`, *optional*): Tool descriptions found in the system message.
+        template_kwargs (`dict`): The row's own `chat_template_kwargs`.
+    """
+
+    prompt: str | Messages
+    tools: list[dict] | None
+    template_kwargs: dict[str, Any]
+
+    @property
+    def conversational(self) -> bool:
+        return not isinstance(self.prompt, str)
+
+    @property
+    def continues_assistant(self) -> bool:
+        return self.conversational and self.prompt[-1]["role"] == "assistant"
+
+
+def prompt_column(columns: Iterable[str]) -> str:
+    """Name of the column that holds the prompts; `prompt` wins when both are there.
+
+    Raises:
+        PromptError: If neither is there, or a column bears a name that reward functions use for something else.
+    """
+    columns = list(columns)
+    reserved = [name for name in columns if name in RESERVED_COLUMNS]
+    if reserved:
+        raise PromptError(
+            f"The data set has a column {reserved[0]!r}, a name under which every reward function receives something "
+            f"else. Rename it, for example with `dataset.rename_column({reserved[0]!r}, 'reference')`."
+        )
+    for name in PROMPT_COLUMNS:
+        if name in columns:
+            return name
+    raise PromptError(
+        "The data set has neither a `prompt` column (a string or a list of messages) nor a `conversations` column "
+        f"(MiniMind's format); its columns are {columns}. Rename or build one of them, for example with "
+        "`dataset.rename_column('question', 'prompt')`."
+    )
+
+
+def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
+    """Checks one row and returns its prompt.
+
+    Args:
+        row (`Mapping`): The row.
+        column (`str`): `"prompt"` or `"conversations"`.
+        where (`str`): Place of the row, for error messages (`"row 3"`, `"prompts.jsonl, line 4"`).
+
+    Returns:
+        [`ParsedPrompt`]: The prompt, ready for the chat template.
+
+    Raises:
+        PromptError: If the prompt is missing, empty or malformed.
+    """
+    value = row.get(column)
+    if column == "prompt" and isinstance(value, str):
+        if not value:
+            raise PromptError(f"{where}: `prompt` is an empty string. Remove the row or give it a text.")
+        return ParsedPrompt(value, None, {})
+    expected = "a list of messages" if column == "conversations" else "a string or a list of messages"
+    if not isinstance(value, list) or not value:
+        found = "is missing" if value is None else f"is {_excerpt(value)}"
+        raise PromptError(
+            f"{where}: `{column}` {found}, expected {expected}, each "
+            '{"role": "user", "content": "..."}. Correct or remove the row.'
+        )
+    messages = [_parse_message(message, f"{where}: `{column}[{i}]`") for i, message in enumerate(value)]
+    if column == "conversations" and messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages or messages[-1]["role"] in ("system", "developer"):
+        raise PromptError(
+            f"{where}: `{column}` leaves nothing to answer: without a last assistant turn its roles are "
+            f"{[message['role'] for message in messages]}. It needs at least one user turn."
+        )
+    tools = _take_tools(messages, where)
+    return ParsedPrompt(messages, tools, dict(_without_none(row.get("chat_template_kwargs") or {})))
+
+
+def check_same_kind(parsed: ParsedPrompt, conversational: bool, where: str) -> None:
+    """Refuses a data set in which some prompts are strings and others are messages.
+
+    Raises:
+        PromptError: If `parsed` is not of the kind that the rows before it had.
+    """
+    if parsed.conversational != conversational:
+        kinds = ("a string", "a list of messages")
+        raise PromptError(
+            f"{where}: the prompt is {kinds[parsed.conversational]}, but the prompts before it are each "
+            f"{kinds[conversational]}. Use one kind in the whole data set: a string s can be written as "
+            '[{"role": "user", "content": s}].'
+        )
+
+
+def _parse_message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or "role" not in message:
+        hint = " (`from`/`value` is another format: rename them)" if _is_sharegpt(message) else ""
+        raise PromptError(
+            f'{where} is {_excerpt(message)}, expected {{"role": ..., "content": ...}}{hint}. Correct the row.'
+        )
+    # A data set gives every message of a column the same keys and fills what was absent with None.
+    message = dict(_without_none(message))
+    if message.get("role") not in ROLES:
+        raise PromptError(
+            f"{where} has the role {message.get('role')!r}, expected one of {list(ROLES)}. Chat templates drop or "
+            "refuse other roles; rename it."
+        )
+    if isinstance(message.get("tool_calls"), str):
+        message["tool_calls"] = _decode(message["tool_calls"], f"{where}: `tool_calls`")
+    if message.get("content") is None and message.get("tool_calls"):
+        message["content"] = ""
+    if not isinstance(message.get("content"), str):
+        raise PromptError(
+            f"{where} has the content {_excerpt(message.get('content'))}, expected a string (only text is supported). "
+            "Correct the row."
+        )
+    return message
+
+
+def _take_tools(messages: Messages, where: str) -> list[dict] | None:
+    """Takes MiniMind's `tools` field (JSON or a list) out of the system message."""
+    if messages[0]["role"] != "system":
+        return None
+    tools = messages[0].pop("tools", None)
+    return (_decode(tools, f"{where}: `tools`") if isinstance(tools, str) else tools) or None
+
+
+def _decode(text: str, where: str) -> Any:
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"{where} is no JSON ({error}): {_excerpt(text)}. Correct or remove the field.") from error
+
+
+def _is_sharegpt(message: Any) -> bool:
+    return isinstance(message, Mapping) and "from" in message and "value" in message
+
+
+def _without_none(mapping: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    return ((key, value) for key, value in mapping.items() if value is not None)
+
+
+def _excerpt(value: Any, length: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= length else text[:length] + "..."

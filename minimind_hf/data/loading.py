@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a file, a folder or a hub name to a `datasets.Dataset` of prompts.
+
+Local JSON is read and checked line by line here, so that an error names the line; values arrive as they were written
+(the JSON reader of Arrow turns strings that look like dates into timestamps). Everything else goes to `datasets`.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+
+from .conversations import PromptError, check_same_kind, parse_row, prompt_column
+
+_JSON_SUFFIXES = (".jsonl", ".json")
+_BUILDERS = {".parquet": "parquet", ".csv": "csv"}
+_OPEN_FIELDS = ("tools", "tool_calls")
+
+
+def load_prompts(
+    source: str, *, name: str | None = None, split: str = "train", question_column: str | None = None
+) -> datasets.Dataset:
+    """Loads prompts.
+
+    Args:
+        source (`str`):
+            A local `.jsonl`, `.json`, `.parquet` or `.csv` file, a folder (of data files, or one written by
+            `Dataset.save_to_disk`), or any name that `datasets.load_dataset` takes.
+        name (`str`, *optional*): Configuration of the data set.
+        split (`str`, *optional*, defaults to `"train"`):
+            Split, slices like `"train[:100]"` included. A single file is the split `train`.
+        question_column (`str`, *optional*):
+            For data without prompts: a column of strings, each of which becomes the only user turn of a `prompt`.
+
+    Returns:
+        `datasets.Dataset`: One row a prompt.
+
+    Raises:
+        PromptError: If there is no such file, a line is no JSON or holds no prompt, or the data set is empty.
+    """
+    path = Path(source)
+    if path.suffix in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
+        raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
+    if path.is_file() and path.suffix in _JSON_SUFFIXES:
+        dataset = _take_split(_load_json(path, question_column), split)
+    else:
+        dataset = _load_with_datasets(path, source, name, split)
+    if len(dataset) == 0:
+        raise PromptError(f"The split {split!r} of {source!r} is empty. Give a data set with at least one prompt.")
+    return dataset if question_column is None else _ask(dataset, question_column)
+
+
+def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:
+    if question_column not in dataset.column_names:
+        raise PromptError(f"question_column={question_column!r} is no column; the columns are {dataset.column_names}.")
+    for index, question in enumerate(dataset[question_column]):
+        if not isinstance(question, str) or not question:
+            raise PromptError(
+                f"row {index}: {question_column!r} is {question!r}, expected a text. Correct or remove the row."
+            )
+    prompts = [[{"role": "user", "content": question}] for question in dataset[question_column]]
+    rest = dataset.remove_columns([c for c in (question_column, "prompt") if c in dataset.column_names])
+    return rest.add_column("prompt", prompts) if rest.column_names else datasets.Dataset.from_dict({"prompt": prompts})
+
+
+def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -> datasets.Dataset:
+    try:
+        if path.is_file() and path.suffix in _BUILDERS:
+            return datasets.load_dataset(_BUILDERS[path.suffix], data_files={"train": str(path)}, split=split)
+        if (path / "state.json").is_file():
+            return _take_split(datasets.load_from_disk(str(path)), split)
+        if (path / "dataset_dict.json").is_file():
+            return datasets.load_from_disk(str(path))[split]
+        return datasets.load_dataset(source, name, split=split)
+    except Exception as error:
+        _blame_a_json_line(path)
+        raise PromptError(
+            f"Cannot load the split {split!r} of {source!r}{f' (configuration {name!r})' if name else ''}: "
+            f"{type(error).__name__}: {error}. Check the name, the split and the access to it."
+        ) from error
+
+
+def _blame_a_json_line(path: Path) -> None:
+    """Raises an error with a line number if a folder could not be loaded because of a line that is no JSON."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*.jsonl")):
+            for _ in _read_json(file):
+                pass
+
+
+def _take_split(dataset: datasets.Dataset, split: str) -> datasets.Dataset:
+    try:
+        parts = datasets.ReadInstruction.from_spec(split).to_absolute({"train": len(dataset)})
+    except (ValueError, AssertionError) as error:
+        raise PromptError(
+            f"A single file or a saved `Dataset` has only the split 'train' (or a slice such as 'train[:100]'), but "
+            f"the split {split!r} was asked for."
+        ) from error
+    rows = [row for part in parts for row in range(part.from_ or 0, len(dataset) if part.to is None else part.to)]
+    return dataset if len(rows) == len(dataset) else dataset.select(rows)
+
+
+def _load_json(path: Path, question_column: str | None) -> datasets.Dataset:
+    rows: list[dict[str, Any]] = []
+    column = conversational = None
+    for where, row in _read_json(path):
+        if not isinstance(row, dict):
+            raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
+        rows.append(row)
+        if question_column is not None:
+            continue
+        if column is None:
+            column = _column_of(row, where)
+        parsed = parse_row(row, column, where)
+        conversational = parsed.conversational if conversational is None else conversational
+        check_same_kind(parsed, conversational, where)
+    if not rows:
+        raise PromptError(f"{path} is empty. Give a file with at least one prompt.")
+    return _to_dataset(rows, path)
+
+
+def _column_of(first_row: dict[str, Any], where: str) -> str:
+    try:
+        return prompt_column(first_row)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from error
+
+
+def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yields (place, value): the lines of a jsonl file, or the elements of one JSON array."""
+    with path.open("rb") as file:
+        first = next((line.strip() for line in file if line.strip()), b"")
+    if path.suffix == ".json" and first.removeprefix(b"\xef\xbb\xbf").startswith(b"["):
+        values = _parse_json(path.read_bytes(), str(path))
+        yield from ((f"{path}, element {i}", value) for i, value in enumerate(values))
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                where = f"{path}, line {number}"
+                yield where, _parse_json(line, where)
+
+
+def _parse_json(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        excerpt = data[:80].decode("utf-8", errors="replace").strip()
+        raise PromptError(
+            f"{where}: no JSON ({error}); it begins with {excerpt!r}. Each line must be one JSON object in UTF-8."
+        ) from error
+
+
+def _to_dataset(rows: list[dict[str, Any]], path: Path) -> datasets.Dataset:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [_with_encoded_tools(row.get(name)) for row in rows] for name in names}
+    for name, values in columns.items():
+        try:
+            pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise PromptError(
+                f"{path}: the values of {name!r} are not of one type in all rows ({error}). Make them one type, or "
+                "remove the field."
+            ) from error
+    return datasets.Dataset.from_dict(columns)
+
+
+def _with_encoded_tools(value: Any) -> Any:
+    """Tool descriptions share no schema, and Arrow would add the fields of one to all others: they travel as JSON."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {
+            key: json.dumps(field, ensure_ascii=False) if key in _OPEN_FIELDS and isinstance(field, list) else field
+            for key, field in item.items()
+        }
+        if isinstance(item, dict)
+        else item
+        for item in value
+    ]

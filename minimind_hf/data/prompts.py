@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts as token ids, ready for the rollout engine.
+
+A prompt is rendered anew each time it is asked for, because whether it thinks and which system prompt it gets may
+differ from epoch to epoch; both are pure functions of (seed, epoch, index). An over-long prompt loses its first token
+ids (it is never decoded and encoded again, so special tokens survive) or is dropped. Dropping is decided once, by the
+longest form that a prompt can take, so that the length of the data set never changes.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import datasets
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from .choices import DEFAULT_SYSTEM_PROMPTS, PromptChoices, prompt_choices
+from .conversations import NOT_PASSED_ON, ParsedPrompt, PromptError, check_same_kind, parse_row, prompt_column
+from .loading import load_prompts
+
+__all__ = [
+    "DEFAULT_SYSTEM_PROMPTS",
+    "PromptChoices",
+    "PromptDataset",
+    "PromptError",
+    "check_tokenizer",
+    "load_prompts",
+    "prompt_choices",
+]
+
+logger = logging.getLogger(__name__)
+
+_THINKING_ARGUMENTS = ("open_thinking", "enable_thinking")
+_ENCODE_BATCH = 512
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, conversational: bool) -> None:
+    """Refuses a tokenizer that training cannot work with.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The policy's tokenizer.
+        conversational (`bool`): Whether the prompts are messages, which need a chat template.
+
+    Raises:
+        PromptError: If there is no chat template for conversational prompts, or no pad token.
+    """
+    name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
+    if conversational and not tokenizer.chat_template:
+        raise PromptError(
+            f"The prompts are lists of messages, but the tokenizer {name} has no chat template to render them with. "
+            "Set `tokenizer.chat_template` (a Jinja template), take the tokenizer of the model's instruct version, or "
+            "give prompts that are strings."
+        )
+    if tokenizer.pad_token_id is None:
+        eos = tokenizer.eos_token
+        raise PromptError(
+            f"The tokenizer {name} has no pad token (pad_token is None, eos_token is {eos!r}), so that sequences of "
+            "unequal length cannot be batched. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`."
+        )
+
+
+class PromptDataset(torch.utils.data.Dataset):
+    """Map-style data set of tokenized prompts.
+
+    Args:
+        dataset (`datasets.Dataset` or `list[dict]`):
+            Rows with a `prompt` (string or messages) or a `conversations` column (MiniMind's format).
+        tokenizer (`PreTrainedTokenizerBase`): The policy's tokenizer.
+        max_prompt_length (`int`, *optional*): Largest number of token ids of a prompt; no limit if unset.
+        overlong_prompts (`str`, *optional*, defaults to `"truncate"`):
+            `"truncate"` keeps the last `max_prompt_length` ids, `"drop"` leaves out every prompt whose longest
+            possible form is longer.
+        thinking_ratio (`float`, *optional*, defaults to 0.9):
+            Share of the prompts rendered with thinking on. Reaches the chat template as `open_thinking` (MiniMind) or
+            `enable_thinking` (Qwen3), whichever it uses; no effect on a template that uses neither.
+        system_prompt_ratio (`float`, *optional*, defaults to 0.0):
+            Share of the conversations without a system message that are given one.
+        system_prompts (`Sequence[str]`, *optional*): The system prompts to choose from.
+        seed (`int`, *optional*, defaults to 0): Seed of the choices.
+        chat_template_kwargs (`dict`, *optional*):
+            Arguments for the chat template; they win over the choice of thinking. A row's own `chat_template_kwargs`
+            win over these.
+
+    Attributes:
+        conversational (`bool`): Whether the prompts are lists of messages.
+        num_dropped (`int`): Prompts left out because they are too long.
+        num_truncated (`int`): How often a prompt was shortened so far, in this process.
+
+    Raises:
+        PromptError: If the data, the tokenizer or a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        dataset: datasets.Dataset | Sequence[Mapping[str, Any]],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_prompt_length: int | None = None,
+        overlong_prompts: str = "truncate",
+        thinking_ratio: float = 0.9,
+        system_prompt_ratio: float = 0.0,
+        system_prompts: Sequence[str] = DEFAULT_SYSTEM_PROMPTS,
+        seed: int = 0,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ):
+        _check_ratio("thinking_ratio", thinking_ratio)
+        _check_ratio("system_prompt_ratio", system_prompt_ratio)
+        if overlong_prompts not in ("truncate", "drop"):
+            raise PromptError(f"overlong_prompts must be 'truncate' or 'drop', not {overlong_prompts!r}.")
+        if max_prompt_length is not None and max_prompt_length < 1:
+            raise PromptError(f"max_prompt_length must be at least 1 (or None for no limit), not {max_prompt_length}.")
+        if isinstance(system_prompts, str) or (system_prompt_ratio > 0 and not system_prompts):
+            raise PromptError(f"system_prompts must be a list of one or more strings, not {system_prompts!r}.")
+        self._rows = _check_rows(dataset)
+        columns = _column_names(self._rows)
+        self._column = prompt_column(columns)
+        self._passed_on = [name for name in columns if name not in NOT_PASSED_ON]
+        self._tokenizer = tokenizer
+        self._max_prompt_length = max_prompt_length
+        self._thinking_ratio = thinking_ratio
+        self._system_prompt_ratio = system_prompt_ratio
+        self._system_prompts = tuple(system_prompts)
+        self._seed = seed
+        self._template_kwargs = dict(chat_template_kwargs or {})
+        # In shared memory, so that data loader workers that outlive an epoch see the next one.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self.num_truncated = 0
+
+        self.conversational = self._check_prompts()
+        check_tokenizer(tokenizer, self.conversational)
+        self._thinking_arguments = self._find_thinking_arguments() if self.conversational else ()
+        self._kept = range(len(self._rows))
+        if overlong_prompts == "drop" and max_prompt_length is not None:
+            self._kept = self._rows_that_fit()
+        self.num_dropped = len(self._rows) - len(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the choices of epoch `epoch` the current ones."""
+        if self.num_truncated:
+            logger.info("%d prompts cut to %d tokens so far.", self.num_truncated, self._max_prompt_length)
+        self._epoch.fill_(epoch)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        """Renders one prompt.
+
+        Args:
+            item (`int`): Position in this data set.
+
+        Returns:
+            `dict`: `prompt` (`str`, or `list[dict]` with the system message that was chosen), `prompt_ids`
+            (`list[int]`),
+            `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values).
+        """
+        index = self._kept[item]
+        row = self._rows[index]
+        parsed = parse_row(row, self._column, f"row {index}")
+        choices = prompt_choices(self._seed, int(self._epoch), index)
+        if choices.system < self._system_prompt_ratio:
+            parsed = _with_system_prompt(parsed, choices.pick(self._system_prompts))
+        text = self._render(parsed, thinking=choices.thinking < self._thinking_ratio)
+        ids = self._encode([text])[0]
+        if not ids:
+            raise PromptError(f"row {index}: the prompt {text!r} has no tokens. Remove the row or give it a text.")
+        return {
+            "prompt": parsed.prompt,
+            "prompt_ids": self._shorten(ids, index),
+            "index": index,
+            "columns": {name: row.get(name) for name in self._passed_on},
+        }
+
+    def _check_prompts(self) -> bool:
+        """Checks every row once, before any training, and says whether the prompts are conversational."""
+        conversational = None
+        for index, parsed in self._parsed_rows():
+            conversational = parsed.conversational if conversational is None else conversational
+            check_same_kind(parsed, conversational, f"row {index}")
+        return bool(conversational)
+
+    def _parsed_rows(self) -> Iterator[tuple[int, ParsedPrompt]]:
+        rows = self._rows
+        if isinstance(rows, datasets.Dataset):
+            rows = rows.select_columns([c for c in (self._column, "chat_template_kwargs") if c in rows.column_names])
+        for index, row in enumerate(rows):
+            yield index, parse_row(row, self._column, f"row {index}")
+
+    def _find_thinking_arguments(self) -> tuple[str, ...]:
+        template = self._tokenizer.chat_template
+        text = "\n".join(template.values()) if isinstance(template, dict) else template
+        return tuple(name for name in _THINKING_ARGUMENTS if re.search(rf"\b{name}\b", text))
+
+    def _render(self, parsed: ParsedPrompt, thinking: bool) -> str:
+        if not parsed.conversational:
+            return parsed.prompt
+        kwargs = dict.fromkeys(self._thinking_arguments, thinking) | self._template_kwargs | parsed.template_kwargs
+        return self._tokenizer.apply_chat_template(
+            parsed.prompt,
+            tools=parsed.tools,
+            tokenize=False,
+            add_generation_prompt=not parsed.continues_assistant,
+            continue_final_message=parsed.continues_assistant,
+            **kwargs,
+        )
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        if self.conversational:
+            # A chat template writes the special tokens itself.
+            return self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return [self._encode_plain(text) for text in texts]
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Ids of a string prompt: one BOS if the tokenizer uses it, and no EOS, since the policy is to go on."""
+        bos, eos = self._tokenizer.bos_token, self._tokenizer.eos_token
+        ids = self._tokenizer(text, add_special_tokens=not (bos and text.startswith(bos)))["input_ids"]
+        if eos and ids and ids[-1] == self._tokenizer.eos_token_id and not text.rstrip().endswith(eos):
+            ids = ids[:-1]
+        return ids
+
+    def _shorten(self, ids: list[int], index: int) -> list[int]:
+        limit = self._max_prompt_length
+        if limit is None or len(ids) <= limit:
+            return ids
+        if self.num_truncated == 0:
+            logger.warning(
+                "Prompts longer than max_prompt_length = %d lose their first tokens; the first one is row %d with %d.",
+                limit,
+                index,
+                len(ids),
+            )
+        self.num_truncated += 1
+        return ids[-limit:]
+
+    def _rows_that_fit(self) -> list[int]:
+        kept: list[int] = []
+        batch: list[tuple[int, list[str]]] = []
+        longest_system_prompt = self._longest_system_prompt()
+        for index, parsed in self._parsed_rows():
+            batch.append((index, self._longest_forms(parsed, longest_system_prompt)))
+            if len(batch) == _ENCODE_BATCH:
+                kept += self._fitting(batch)
+                batch = []
+        kept += self._fitting(batch)
+        dropped = len(self._rows) - len(kept)
+        if not kept:
+            raise PromptError(
+                f"All {dropped} prompts are longer than max_prompt_length = {self._max_prompt_length} tokens, so that "
+                "nothing is left. Raise max_prompt_length or set overlong_prompts='truncate'."
+            )
+        if dropped:
+            logger.warning(
+                "Dropped %d of %d prompts: longer than %d tokens.", dropped, len(self._rows), self._max_prompt_length
+            )
+        return kept
+
+    def _longest_forms(self, parsed: ParsedPrompt, longest_system_prompt: str | None) -> list[str]:
+        """The forms among which the longest is: each possible state of thinking, with and without a system prompt."""
+        forms = [parsed]
+        if longest_system_prompt is not None:
+            forms.append(_with_system_prompt(parsed, longest_system_prompt))
+        states = [
+            state for state, share in ((True, self._thinking_ratio), (False, 1 - self._thinking_ratio)) if share > 0
+        ]
+        return list(dict.fromkeys(self._render(form, thinking=state) for form in forms for state in states))
+
+    def _longest_system_prompt(self) -> str | None:
+        if self._system_prompt_ratio == 0 or not self.conversational:
+            return None
+        lengths = [len(ids) for ids in self._encode(list(self._system_prompts))]
+        return self._system_prompts[lengths.index(max(lengths))]
+
+    def _fitting(self, batch: list[tuple[int, list[str]]]) -> list[int]:
+        encoded = iter(self._encode([text for _, texts in batch for text in texts])) if batch else iter(())
+        longest = [(index, max(len(next(encoded)) for _ in texts)) for index, texts in batch]
+        return [index for index, length in longest if length <= self._max_prompt_length]
+
+
+def _with_system_prompt(parsed: ParsedPrompt, system_prompt: str) -> ParsedPrompt:
+    if not parsed.conversational or any(m["role"] in ("system", "developer") for m in parsed.prompt):
+        return parsed
+    messages = [{"role": "system", "content": system_prompt}, *parsed.prompt]
+    return ParsedPrompt(messages, parsed.tools, parsed.template_kwargs)
+
+
+def _check_ratio(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise PromptError(f"{name} must be between 0 and 1 (it is a share of the prompts), not {value}.")
+
+
+def _check_rows(dataset: Any) -> Any:
+    kind = type(dataset).__name__
+    if isinstance(dataset, (datasets.IterableDataset, torch.utils.data.IterableDataset)):
+        raise PromptError(
+            f"{kind} is not supported: resuming exactly and shuffling need rows by number. Load the data set without "
+            "streaming=True, or store it with `datasets.Dataset.from_generator`."
+        )
+    if isinstance(dataset, Mapping):
+        raise PromptError(f"A {kind} holds several splits ({list(dataset)}); pass one of them, dataset['train'] say.")
+    if not isinstance(dataset, (datasets.Dataset, Sequence)) or isinstance(dataset, str):
+        raise PromptError(
+            f"Expected a `datasets.Dataset` or a list of dicts, not a {kind}. Use `load_prompts` for files and names."
+        )
+    if len(dataset) == 0:
+        raise PromptError(f"The data set ({kind}) is empty. Give one with at least one prompt.")
+    if isinstance(dataset, datasets.Dataset):
+        return dataset.with_format(None)
+    for index, row in enumerate(dataset):
+        if not isinstance(row, Mapping):
+            raise PromptError(f"row {index} is a {type(row).__name__}, expected a dict such as {{'prompt': '...'}}.")
+    return dataset
+
+
+def _column_names(rows: Any) -> list[str]:
+    if isinstance(rows, datasets.Dataset):
+        return rows.column_names
+    return list(dict.fromkeys(name for row in rows for name in row))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading prompts from files and folders, and what is said when that is not possible."""
+
+import json
+
+import datasets
+import pytest
+
+from minimind_hf.data import PromptDataset, PromptError, load_prompts
+
+CHAT = {"conversations": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
+
+
+def write_lines(path, *rows) -> str:
+    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_jsonl_rows_arrive_as_written(tmp_path):
+    # Blank lines are skipped; a date stays a string; a missing field is None.
+    source = write_lines(tmp_path / "p.jsonl", CHAT, "", {**CHAT, "day": "2024-01-02", "level": 3})
+    dataset = load_prompts(source)
+    assert dataset["day"][:] == [None, "2024-01-02"]
+    assert dataset["level"][:] == [None, 3]
+    assert dataset[0]["conversations"] == CHAT["conversations"]
+
+
+def test_json_array_and_byte_order_mark(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps([{"prompt": "a"}, {"prompt": "b"}]), encoding="utf-8-sig")
+    assert load_prompts(str(path))["prompt"][:] == ["a", "b"]
+
+
+def test_json_lines_under_the_suffix_json(tmp_path):
+    assert load_prompts(write_lines(tmp_path / "p.json", {"prompt": "a"}, {"prompt": "b"}))["prompt"][:] == ["a", "b"]
+
+
+def test_parquet_csv_folder_and_saved_dataset(tmp_path):
+    dataset = datasets.Dataset.from_dict({"prompt": ["a", "b"], "answer": [1, 2]})
+    dataset.to_parquet(str(tmp_path / "p.parquet"))
+    dataset.to_csv(str(tmp_path / "p.csv"))
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    datasets.DatasetDict(train=dataset, test=dataset.select([1])).save_to_disk(str(tmp_path / "splits"))
+    (tmp_path / "folder").mkdir()
+    write_lines(tmp_path / "folder" / "train.jsonl", {"prompt": "a", "answer": 1}, {"prompt": "b", "answer": 2})
+    for source in ("p.parquet", "p.csv", "saved", "splits", "folder"):
+        loaded = load_prompts(str(tmp_path / source))
+        assert loaded["prompt"][:] == ["a", "b"] and loaded["answer"][:] == [1, 2], source
+    assert load_prompts(str(tmp_path / "splits"), split="test")["prompt"][:] == ["b"]
+
+
+def test_slices_of_a_file(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", *({"prompt": str(i)} for i in range(10)))
+    assert load_prompts(source, split="train[:3]")["prompt"][:] == ["0", "1", "2"]
+    assert load_prompts(source, split="train[80%:]")["prompt"][:] == ["8", "9"]
+    with pytest.raises(PromptError, match="only the split 'train'.*'test' was asked for"):
+        load_prompts(source, split="test")
+
+
+def test_question_column_becomes_one_user_turn(tmp_path):
+    source = write_lines(
+        tmp_path / "p.jsonl", {"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}
+    )
+    dataset = load_prompts(source, question_column="question")
+    assert dataset[1] == {"answer": "4", "prompt": [{"role": "user", "content": "2+2?"}]}
+    with pytest.raises(
+        PromptError, match=r"question_column='q' is no column; the columns are \['question', 'answer'\]"
+    ):
+        load_prompts(source, question_column="q")
+
+
+def test_tools_of_different_shape_keep_their_own_fields(tmp_path, tokenizer):
+    tools = [[{"name": "add", "parameters": {"a": "int"}}], [{"name": "now", "zone": "utc"}]]
+    rows = [
+        {"conversations": [{"role": "system", "content": "s", "tools": tool}, {"role": "user", "content": "u"}]}
+        for tool in (tools[0], json.dumps(tools[1]))
+    ]
+    dataset = PromptDataset(load_prompts(write_lines(tmp_path / "p.jsonl", *rows)), tokenizer)
+    for i in range(2):
+        rendered = tokenizer.decode(dataset[i]["prompt_ids"])
+        assert json.loads(rendered.split("\n")[0].removeprefix("TOOLS ")) == tools[i]
+        assert "tools" not in dataset[i]["prompt"][0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([CHAT, "{broken"], r"p\.jsonl, line 2: no JSON .*it begins with '\{broken'"),
+        ([CHAT, "", "[1, 2]"], r"line 3: expected a JSON object, found '\[1, 2\]'"),
+        ([CHAT, {"text": "x"}], r"line 2: `conversations` is missing, expected a list of messages"),
+        ([CHAT, {"conversations": []}], r"line 2: `conversations` is \[\], expected"),
+        ([CHAT, {"conversations": "hi"}], r"line 2: `conversations` is 'hi', expected"),
+        ([CHAT, {"conversations": ["hi"]}], r"line 2: `conversations\[0\]` is 'hi', expected"),
+        ([{"conversations": [{"from": "human", "value": "x"}]}], r"line 1: .*`from`/`value` is another format"),
+        ([{"conversations": [{"role": "user", "content": 3}]}], r"line 1: `conversations\[0\]` has the content 3"),
+        ([{"conversations": [{"role": "user"}]}], r"line 1: `conversations\[0\]` has the content None"),
+        ([{"conversations": [{"role": "human", "content": "x"}]}], r"has the role 'human', expected one of \["),
+        ([{"conversations": [{"role": "assistant", "content": "x"}]}], r"line 1: `conversations` leaves nothing"),
+        ([{"conversations": [{"role": "system", "content": "x"}]}], r"roles are \['system'\]"),
+        ([{"prompt": ""}], r"line 1: `prompt` is an empty string"),
+        ([{"prompt": "a"}, {"prompt": [{"role": "user", "content": "b"}]}], r"line 2: the prompt is a list of mess.*"
+         r"but the prompts before it are each a string"),
+        ([{"question": "a", "answer": "b"}], r"line 1: .*neither a `prompt` column.*are \['question', 'answer'\]"),
+        ([{"prompt": "a", "n": 1}, {"prompt": "b", "n": "x"}], r"the values of 'n' are not of one type"),
+        ([], "is empty"),
+    ],
+)  # fmt: skip
+def test_bad_lines_are_named(tmp_path, lines, message):
+    source = write_lines(tmp_path / "p.jsonl", *lines)
+    with pytest.raises(PromptError, match=message) as caught:
+        load_prompts(source)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_not_utf8(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
+    with pytest.raises(PromptError, match="line 2: no JSON .*utf-8"):
+        load_prompts(str(path))
+
+
+def test_bad_line_in_a_folder_is_named(tmp_path):
+    write_lines(tmp_path / "train.jsonl", {"prompt": "a"}, "{broken")
+    with pytest.raises(PromptError, match=r"train\.jsonl, line 2: no JSON"):
+        load_prompts(str(tmp_path))
+
+
+def test_missing_file_and_missing_split(tmp_path):
+    with pytest.raises(PromptError, match=r"There is no file .*nowhere\.jsonl.*Check the path"):
+        load_prompts(str(tmp_path / "nowhere.jsonl"))
+    datasets.DatasetDict(train=datasets.Dataset.from_dict({"prompt": ["a"]})).save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(PromptError, match="Cannot load the split 'validation'"):
+        load_prompts(str(tmp_path / "d"), split="validation")

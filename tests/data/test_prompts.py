@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts become the ids that the chat template and the limits say, with choices that never depend on the order."""
+
+import json
+import logging
+import pickle
+from pathlib import Path
+
+import datasets
+import pytest
+from torch.utils.data import DataLoader
+
+from minimind_hf.data import DEFAULT_SYSTEM_PROMPTS, PromptDataset, PromptError, load_prompts, prompt_choices
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+
+
+def chat(*texts: str) -> list[dict]:
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def rows(count: int, **columns) -> list[dict]:
+    return [{"prompt": chat(f"question {i}"), **columns} for i in range(count)]
+
+
+def text_of(tokenizer, item) -> str:
+    return tokenizer.decode(item["prompt_ids"])
+
+
+# --- rendering -------------------------------------------------------------------------------------------------------
+
+
+def test_minimind_rows_lose_the_last_assistant_turn_only(tokenizer):
+    data = [{"conversations": chat("a", "b", "c", "dropped")}, {"conversations": chat("a", "b", "c")}]
+    dataset = PromptDataset(data, tokenizer, thinking_ratio=1.0)
+    for item in (dataset[0], dataset[1]):
+        assert item["prompt"] == chat("a", "b", "c")
+        assert text_of(tokenizer, item) == (
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n"
+        )
+
+
+@pytest.mark.parametrize("argument", ["open_thinking", "enable_thinking"])
+def test_thinking_reaches_the_template_under_its_own_name(make_tokenizer, argument):
+    tokenizer = make_tokenizer(argument)
+    on = PromptDataset(rows(1), tokenizer, thinking_ratio=1.0)[0]
+    off = PromptDataset(rows(1), tokenizer, thinking_ratio=0.0)[0]
+    assert text_of(tokenizer, on).endswith("assistant\n<think>\n")
+    assert text_of(tokenizer, off).endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_template_without_thinking_is_served_too(make_tokenizer):
+    tokenizer = make_tokenizer(None)
+    first, second = (PromptDataset(rows(1), tokenizer, thinking_ratio=ratio)[0] for ratio in (0.0, 1.0))
+    assert first == second
+
+
+def test_user_arguments_win_and_row_arguments_win_over_them(tokenizer):
+    data = rows(1) + rows(1, chat_template_kwargs={"open_thinking": True})
+    dataset = PromptDataset(data, tokenizer, thinking_ratio=1.0, chat_template_kwargs={"open_thinking": False})
+    assert text_of(tokenizer, dataset[0]).endswith("</think>\n\n")
+    assert text_of(tokenizer, dataset[1]).endswith("<think>\n")
+
+
+def test_last_assistant_turn_of_a_prompt_is_gone_on_from(tokenizer):
+    dataset = PromptDataset([{"prompt": chat("2+2?", "The sum is")}], tokenizer)
+    assert text_of(tokenizer, dataset[0]) == "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\nThe sum is"
+
+
+def test_choices_follow_seed_epoch_and_row(tokenizer):
+    dataset = PromptDataset(rows(40), tokenizer, thinking_ratio=0.5, system_prompt_ratio=0.5, seed=3)
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        for i in range(40):
+            choices, item = prompt_choices(3, epoch, i), dataset[i]
+            assert text_of(tokenizer, item).endswith("<think>\n" if choices.thinking < 0.5 else "</think>\n\n")
+            has_system = item["prompt"][0]["role"] == "system"
+            assert has_system == (choices.system < 0.5)
+            if has_system:
+                assert item["prompt"][0]["content"] == choices.pick(DEFAULT_SYSTEM_PROMPTS)
+                assert text_of(tokenizer, item).startswith("<|im_start|>system\n" + item["prompt"][0]["content"])
+
+
+def test_order_workers_and_copies_change_nothing(tokenizer):
+    dataset = PromptDataset(rows(20), tokenizer, thinking_ratio=0.5, system_prompt_ratio=0.5)
+    dataset.set_epoch(2)
+    expected = [dataset[i] for i in range(20)]
+    assert [dataset[i] for i in reversed(range(20))] == expected[::-1]
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert [copy[i] for i in range(20)] == expected
+
+
+def test_living_workers_see_the_next_epoch(tokenizer, monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # said before forking, else the library warns
+    dataset = PromptDataset(rows(20), tokenizer, thinking_ratio=0.5)
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, persistent_workers=True)
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        assert [item["prompt_ids"] for item in loader] == [dataset[i]["prompt_ids"] for i in range(20)]
+
+
+def test_a_conversation_with_a_system_message_keeps_it(tokenizer):
+    messages = [{"role": "system", "content": "mine"}, *chat("q")]
+    dataset = PromptDataset([{"prompt": messages}], tokenizer, system_prompt_ratio=1.0)
+    assert dataset[0]["prompt"] == messages
+
+
+def test_own_system_prompts(tokenizer):
+    dataset = PromptDataset(rows(30), tokenizer, system_prompt_ratio=1.0, system_prompts=["one", "two"])
+    assert {dataset[i]["prompt"][0]["content"] for i in range(30)} == {"one", "two"}
+
+
+def test_row_is_not_changed_by_rendering(tokenizer):
+    data = [{"conversations": chat("a", "b")}]
+    PromptDataset(data, tokenizer, system_prompt_ratio=1.0)[0]
+    assert data == [{"conversations": chat("a", "b")}]
+
+
+# --- string prompts --------------------------------------------------------------------------------------------------
+
+
+def add_bos(tokenizer, eos: bool = False):
+    from tokenizers.processors import TemplateProcessing
+
+    single = "<|im_start|> $A <|im_end|>" if eos else "<|im_start|> $A"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=single, special_tokens=[("<|im_start|>", 1), ("<|im_end|>", 2)]
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("eos", [False, True])
+def test_string_prompts_get_one_bos_and_no_eos(tokenizer, eos):
+    add_bos(tokenizer, eos)
+    dataset = PromptDataset([{"prompt": "ab"}, {"prompt": "<|im_start|>ab"}], tokenizer)
+    letters = tokenizer.convert_tokens_to_ids(["a", "b"])
+    assert not dataset.conversational
+    assert dataset[0]["prompt_ids"] == dataset[1]["prompt_ids"] == [1, *letters]
+    assert dataset[0]["prompt"] == "ab" and dataset[1]["prompt"] == "<|im_start|>ab"
+
+
+def test_string_prompts_that_are_rendered_chats_keep_their_last_special_token(tokenizer):
+    dataset = PromptDataset([{"prompt": "a<|im_end|>"}], add_bos(tokenizer, eos=True))
+    assert dataset[0]["prompt_ids"][-1] == 2
+
+
+def test_chat_prompts_do_not_get_a_second_bos(tokenizer):
+    dataset = PromptDataset(rows(1), add_bos(tokenizer), thinking_ratio=1.0)
+    assert dataset[0]["prompt_ids"].count(1) == 2  # one opens the user turn, one the assistant's
+
+
+# --- length ----------------------------------------------------------------------------------------------------------
+
+
+def test_truncation_keeps_the_last_ids_and_counts(tokenizer, caplog):
+    data = [{"prompt": chat("x" * 50)}, {"prompt": chat("y")}]
+    whole = PromptDataset(data, tokenizer, thinking_ratio=1.0)
+    cut = PromptDataset(data, tokenizer, thinking_ratio=1.0, max_prompt_length=40)
+    # 1 + 5 ("user\n") + 1 letter + 1 + 1 + 1 + 10 ("assistant\n") + 8 ("<think>\n") = 28 ids: fits.
+    assert len(whole[1]["prompt_ids"]) == 28
+    with caplog.at_level(logging.WARNING):
+        assert cut[0]["prompt_ids"] == whole[0]["prompt_ids"][-40:]
+    assert "row 0 with 77" in caplog.text  # 28 + 49 further letters
+    assert cut[1]["prompt_ids"] == whole[1]["prompt_ids"]
+    assert (cut.num_truncated, cut.num_dropped, len(cut)) == (1, 0, 2)
+
+
+def test_truncation_keeps_special_tokens_whole(tokenizer):
+    # The last 1 + 10 ("assistant\n") + 8 ("<think>\n") ids begin with the special token of the assistant's turn.
+    dataset = PromptDataset(rows(1), tokenizer, thinking_ratio=1.0, max_prompt_length=19)
+    assert dataset[0]["prompt_ids"][0] == 1
+    assert text_of(tokenizer, dataset[0]) == "<|im_start|>assistant\n<think>\n"
+
+
+def test_dropping_is_decided_by_the_longest_form(tokenizer, caplog):
+    # 28 ids with thinking on, 28 + 11 ("\n</think>\n\n") = 39 with thinking off; a second letter makes it 40.
+    data = [{"prompt": chat("a")}, {"prompt": chat("bb")}, {"prompt": chat("c")}]
+    settings = dict(max_prompt_length=39, overlong_prompts="drop")
+    with caplog.at_level(logging.WARNING):
+        dataset = PromptDataset(data, tokenizer, thinking_ratio=0.5, **settings)
+    assert "Dropped 1 of 3 prompts: longer than 39 tokens" in caplog.text
+    assert (dataset.num_dropped, len(dataset)) == (1, 2)
+    assert [dataset[i]["index"] for i in range(2)] == [0, 2]
+    assert dataset[1]["prompt"] == chat("c")
+    assert PromptDataset(data, tokenizer, thinking_ratio=1.0, **settings).num_dropped == 0
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
+def test_what_is_kept_fits_in_every_epoch(tokenizer, ratio):
+    data = [{"prompt": chat("q" * (i % 30 + 1))} for i in range(60)]
+    dataset = PromptDataset(
+        data, tokenizer, thinking_ratio=0.5, system_prompt_ratio=ratio, max_prompt_length=130, overlong_prompts="drop",
+        system_prompts=["short", "a system prompt that is as long as this one, which is quite long"],
+    )  # fmt: skip
+    assert len(dataset) > 0
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        for i in range(len(dataset)):
+            assert len(dataset[i]["prompt_ids"]) <= 130
+    assert dataset.num_truncated == 0
+    if ratio:
+        assert dataset.num_dropped > 0
+
+
+def test_choices_belong_to_the_source_row_after_dropping(tokenizer):
+    data = [{"prompt": chat("x" * 60)}, *rows(30)]
+    settings = dict(thinking_ratio=0.5, seed=5)
+    everything = PromptDataset(data, tokenizer, **settings)
+    kept = PromptDataset(data, tokenizer, max_prompt_length=60, overlong_prompts="drop", **settings)
+    assert [kept[i]["prompt_ids"] for i in range(30)] == [everything[i]["prompt_ids"] for i in range(1, 31)]
+
+
+# --- columns and sources ---------------------------------------------------------------------------------------------
+
+
+def test_other_columns_travel_and_the_prompt_itself_does_not(tokenizer):
+    data = [{"prompt": chat("a"), "conversations": chat("b"), "messages": chat("c"), "answer": "4", "level": 2}]
+    item = PromptDataset(data, tokenizer)[0]
+    assert item["columns"] == {"answer": "4", "level": 2}
+    assert set(item) == {"prompt", "prompt_ids", "index", "columns"}
+    assert item["prompt"] == chat("a")
+
+
+def test_ragged_rows_give_none(tokenizer):
+    dataset = PromptDataset([{"prompt": "a"}, {"prompt": "b", "answer": 1}], tokenizer)
+    assert [dataset[i]["columns"] for i in range(2)] == [{"answer": None}, {"answer": 1}]
+
+
+def test_dataset_and_list_are_equal(tokenizer):
+    data = [{"prompt": chat("a", "b", "c"), "answer": "1"}, {"prompt": chat("d"), "answer": "2"}]
+    from_list, from_arrow = (PromptDataset(d, tokenizer) for d in (data, datasets.Dataset.from_list(data)))
+    assert [from_list[i] for i in range(2)] == [from_arrow[i] for i in range(2)]
+
+
+def test_fields_that_arrow_filled_with_none_do_not_reach_the_template(tokenizer):
+    data = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "a", "reasoning_content": None}]}])
+    assert PromptDataset(data, tokenizer)[0]["prompt"] == chat("a")
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        ([], {}, "The data set .* is empty"),
+        ([{"text": "a", "label": 1}], {}, r"neither a `prompt` column.*columns are \['text', 'label'\]"),
+        ([{"prompt": "a"}, {"prompt": chat("b")}], {}, "row 1: the prompt is a list of messages, but"),
+        (
+            [{"prompt": "a"}, {"prompt": None}],
+            {},
+            "row 1: `prompt` is missing, expected a string or a list of messages",
+        ),
+        ([{"prompt": "a"}, {"prompt": ""}], {}, "row 1: `prompt` is an empty string"),
+        ([{"prompt": [{"role": "bot", "content": "a"}]}], {}, r"row 0: `prompt\[0\]` has the role 'bot'"),
+        ([{"prompt": "a", "completions": "b"}], {}, "a column 'completions'.*rename_column"),
+        (["a"], {}, "row 0 is a str, expected a dict"),
+        ({"train": []}, {}, r"holds several splits \(\['train'\]\)"),
+        (3, {}, "Expected a `datasets.Dataset` or a list of dicts, not a int"),
+        ([{"prompt": "a"}], {"thinking_ratio": 1.5}, "thinking_ratio must be between 0 and 1 .*not 1.5"),
+        ([{"prompt": "a"}], {"thinking_ratio": float("nan")}, "thinking_ratio must be between 0 and 1"),
+        ([{"prompt": "a"}], {"system_prompt_ratio": -0.1}, "system_prompt_ratio must be between 0 and 1"),
+        ([{"prompt": "a"}], {"overlong_prompts": "cut"}, "must be 'truncate' or 'drop', not 'cut'"),
+        ([{"prompt": "a"}], {"max_prompt_length": 0}, "max_prompt_length must be at least 1"),
+        ([{"prompt": "a"}], {"system_prompt_ratio": 0.5, "system_prompts": []}, "a list of one or more strings"),
+        ([{"prompt": "a"}], {"system_prompts": "be kind"}, "a list of one or more strings, not 'be kind'"),
+        (
+            [{"prompt": "aaaa"}, {"prompt": "bbbbb"}],
+            {"max_prompt_length": 3, "overlong_prompts": "drop"},
+            "All 2 prompts are longer than max_prompt_length = 3",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused(tokenizer, data, settings, message):
+    with pytest.raises(PromptError, match=message):
+        PromptDataset(data, tokenizer, **settings)
+
+
+def test_streams_are_refused_by_name(tokenizer):
+    stream = datasets.Dataset.from_dict({"prompt": ["a"]}).to_iterable_dataset()
+    with pytest.raises(PromptError, match="IterableDataset is not supported.*streaming=True"):
+        PromptDataset(stream, tokenizer)
+
+
+def test_tokenizer_without_chat_template(tokenizer):
+    tokenizer.chat_template = None
+    with pytest.raises(PromptError, match="has no chat template.*tokenizer.chat_template"):
+        PromptDataset(rows(1), tokenizer)
+    assert len(PromptDataset([{"prompt": "strings need none"}], tokenizer)) == 1
+
+
+def test_tokenizer_without_pad_token(make_tokenizer):
+    with pytest.raises(PromptError, match=r"has no pad token.*'<\|im_end\|>'.*tokenizer.pad_token = tokenizer.eos"):
+        PromptDataset(rows(1), make_tokenizer(pad_token=None))
+
+
+def test_prompt_without_tokens(tokenizer):
+    from tokenizers.normalizers import Replace
+
+    tokenizer.backend_tokenizer.normalizer = Replace(" ", "")
+    with pytest.raises(PromptError, match="row 0: the prompt ' ' has no tokens"):
+        PromptDataset([{"prompt": " "}], tokenizer)[0]
+
+
+# --- the real tokenizer, where it is at hand -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def minimind_tokenizer():
+    if not (SHARED / "tokenizer").is_dir():
+        pytest.skip("MiniMind's tokenizer is not at hand")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(SHARED / "tokenizer")
+
+
+def test_chat_template_golden_values(minimind_tokenizer, golden_dir):
+    for case in json.loads((golden_dir / "chat_template.json").read_text(encoding="utf-8")):
+        ratio = 1.0 if case["open_thinking"] else 0.0
+        item = PromptDataset([{"prompt": case["messages"]}], minimind_tokenizer, thinking_ratio=ratio)[0]
+        assert item["prompt_ids"] == case["ids"]
+        assert text_of(minimind_tokenizer, item) == case["text"]
+
+
+def test_chat_template_values_copied_from_there(minimind_tokenizer):
+    data = [
+        {
+            "conversations": [
+                {"role": "user", "content": "请解释什么是机器学习。"},
+                {"role": "assistant", "content": "空"},
+            ]
+        }
+    ]
+    user = [1, 832, 311, 234, 960, 2093, 1403, 357, 2683, 302, 2, 234]
+    on = PromptDataset(data, minimind_tokenizer, thinking_ratio=1.0)[0]["prompt_ids"]
+    off = PromptDataset(data, minimind_tokenizer, thinking_ratio=0.0)[0]["prompt_ids"]
+    assert on == [*user, 1, 1388, 570, 811, 234, 25, 234]
+    assert off == [*user, 1, 1388, 570, 811, 234, 25, 234, 234, 26, 234, 234]
+
+
+def test_real_prompts(minimind_tokenizer):
+    source = SHARED / "data" / "rlaif_zh_1000.jsonl"
+    if not source.is_file():
+        pytest.skip("the RLAIF sample is not at hand")
+    dataset = PromptDataset(load_prompts(str(source)), minimind_tokenizer, max_prompt_length=40)
+    lengths = [len(dataset[i]["prompt_ids"]) for i in range(len(dataset))]
+    assert len(lengths) == 1000 and max(lengths) == 40 and dataset.num_truncated > 0
