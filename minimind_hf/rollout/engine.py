@@ -106,7 +106,9 @@ def check_rollouts(rollouts: object, num_expected: int, vocab_size: int, engine:
             raise ValueError(f"Rollout engine {name} returned a bad completion at index {index}: {fault}.")
 
 
-def _fault(rollout: Rollout, vocab_size: int) -> str | None:
+def _fault(rollout: object, vocab_size: int) -> str | None:
+    if not isinstance(rollout, Rollout):
+        return f"it is a {type(rollout).__name__}, not a Rollout"
     ids, logprobs, loss_mask = rollout.completion_ids, rollout.logprobs, rollout.loss_mask
     if len(ids) == 0:
         return "it has no tokens (an ended completion holds at least its EOS)"

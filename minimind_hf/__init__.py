@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reinforcement learning for MiniMind and every other causal LM of the Hugging Face ecosystem.
+
+Importing registers MiniMind with transformers' Auto classes. Everything else is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .models import (
+    MiniMindConfig,
+    MiniMindForCausalLM,
+    MiniMindForSequenceClassification,
+    MiniMindForTokenClassification,
+    MiniMindModel,
+)
+
+if TYPE_CHECKING:
+    from .data import PromptDataset, load_prompts
+    from .rewards import RewardModel, RewardScorer
+    from .rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine
+    from .trainer import GRPOConfig, GRPOTrainer, RLConfig
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "GRPOConfig": ".trainer",
+    "GRPOTrainer": ".trainer",
+    "PromptDataset": ".data",
+    "RLConfig": ".trainer",
+    "RewardModel": ".rewards",
+    "RewardScorer": ".rewards",
+    "Rollout": ".rollout",
+    "RolloutEngine": ".rollout",
+    "SamplingParams": ".rollout",
+    "TorchEngine": ".rollout",
+    "load_prompts": ".data",
+}
+
+__all__ = [
+    "GRPOConfig",
+    "GRPOTrainer",
+    "MiniMindConfig",
+    "MiniMindForCausalLM",
+    "MiniMindForSequenceClassification",
+    "MiniMindForTokenClassification",
+    "MiniMindModel",
+    "PromptDataset",
+    "RLConfig",
+    "RewardModel",
+    "RewardScorer",
+    "Rollout",
+    "RolloutEngine",
+    "SamplingParams",
+    "TorchEngine",
+    "load_prompts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What GRPO and PPO have in common: rollout, score, and a place in transformers' Trainer for both.
+
+    prompts -> 1 rollout -> 2 score -> 3 advantages -> 4 update -> next prompts
+
+The Trainer keeps its job. It asks for all micro-batches of an optimizer step in `get_batch_samples`; there they are
+taken from a buffer, which steps 1 to 3 fill when it is empty, and there the global denominator of the loss is known.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from accelerate.utils import set_seed
+from peft import PeftConfig
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+)
+from transformers.trainer_utils import EvalLoopOutput
+from trl.models.utils import unwrap_model_for_generation
+
+from ..algorithms import total_rewards
+from ..data import PromptDataset, check_tokenizer
+from ..rewards import RewardScorer
+from ..rollout import RolloutEngine, SamplingParams, TorchEngine, check_rollouts
+from .completions import CompletionLog, print_debug
+from .config import RLConfig
+from .experience import Experience, MicroBatch
+from .metrics import Metrics
+from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
+from .progress import RLProgressCallback
+from .sampler import RolloutSampler
+
+ROLLOUT_STATE = "rollout_state_{rank}.pt"
+_EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
+
+
+class RLTrainer(Trainer):
+    """Base of the trainers; see [`GRPOTrainer`] for the arguments."""
+
+    loss_is_scaled_for_ga = True  # by the denominator of the whole optimizer step
+    config_class: type[RLConfig]
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        reward_funcs: str | Callable | PreTrainedModel | Sequence,
+        args: RLConfig | None = None,
+        train_dataset: datasets.Dataset | Sequence[dict] | None = None,
+        eval_dataset: datasets.Dataset | Sequence[dict] | dict[str, datasets.Dataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        reward_processing_classes: PreTrainedTokenizerBase | list | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple = (None, None),
+        peft_config: PeftConfig | None = None,
+        rollout_engine: RolloutEngine | None = None,
+    ):
+        args = args or self.config_class(output_dir=_default_output_dir(model, type(self).__name__))
+        # From cheap to dear: whatever can be refused is refused before weights are loaded.
+        tokenizer = processing_class or _load_tokenizer(model, args)
+        train_prompts = self._as_prompts(train_dataset, tokenizer, args)
+        eval_prompts = self._as_eval_prompts(eval_dataset, tokenizer, args)
+        check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
+        self._engine = rollout_engine or _make_engine(args)
+        self._scorer = RewardScorer(reward_funcs, args.reward_weights, reward_processing_classes)
+
+        set_seed(args.seed)  # adapters start at random
+        fresh_adapters = peft_config is not None
+        policy = load_policy(model, args, peft_config)
+        check_fits(policy, tokenizer, args)
+        self._eos_token_ids = eos_token_ids(policy, tokenizer)
+        self._vocab_size = policy.get_input_embeddings().num_embeddings
+        self._router_loss_coefficient = router_loss_coefficient(policy, args)
+        self._reference = Reference(policy, args, fresh_adapters) if self._kl_weight(args) > 0 else None
+
+        super().__init__(
+            model=policy,
+            args=args,
+            data_collator=list,
+            train_dataset=train_prompts,
+            eval_dataset=eval_prompts,
+            processing_class=tokenizer,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        if self._reference is not None:
+            self._reference.prepare(self.accelerator)
+        for reward_model in self._scorer.models:
+            reward_model.to(self.accelerator.device)
+        self._use_own_progress_bar()
+        self.add_callback(_EpochCallback(self))
+
+        self._buffer: deque[MicroBatch] = deque()
+        self._rollouts_made = 0
+        self._metrics = Metrics()
+        self._eval_metrics = Metrics()
+        self._completions = CompletionLog(
+            Path(args.output_dir) / "completions",
+            self._scorer.names,
+            args.num_completions_to_print,
+            args.log_unique_prompts,
+        )
+        self._checkpoint_to_resume: str | None = None
+
+    # What an algorithm adds
+
+    @staticmethod
+    @abstractmethod
+    def _kl_weight(args: RLConfig) -> float:
+        """Weight of the KL penalty; at 0 no reference is kept."""
+
+    @abstractmethod
+    def _add_advantages(self, experience: Experience) -> None:
+        """Fills in `experience.advantages`."""
+
+    @abstractmethod
+    def _micro_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+        """Cuts an experience into micro-batches with all that the loss needs."""
+
+    @abstractmethod
+    def _passes(self) -> int:
+        """Passes over each rollout."""
+
+    @abstractmethod
+    def _loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
+        """What these micro-batches add to the divisor of the loss."""
+
+    @abstractmethod
+    def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
+        """The part of a micro-batch in the loss of the whole optimizer step."""
+
+    # Steps 1 and 2: rollout and score
+
+    def _collect(self, prompts: list[dict], num_generations: int, seed: int, metrics: Metrics) -> Experience:
+        """Rolls out and scores the prompts of this process."""
+        with metrics.phase("rollout"):
+            rollouts = self._rollout([prompt["prompt_ids"] for prompt in prompts], num_generations, seed)
+        metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
+        with metrics.phase("scoring"):
+            completions = self._decode(prompts, rollouts, num_generations)
+            signals = self._score(prompts, rollouts, completions, num_generations)
+            rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
+        experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards)
+        self._add_advantages(experience)
+        self._measure(experience, metrics)
+        return experience
+
+    def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
+        sampling = SamplingParams(self.args.max_completion_length, self.args.temperature, self._eos_token_ids, seed)
+        with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model:
+            self._engine.sync_weights(model, self.state.global_step)
+            rollouts = self._engine.generate(prompt_ids, num_generations, sampling)
+        check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self._engine)
+        return rollouts
+
+    def _decode(self, prompts: list[dict], rollouts: list, num_generations: int) -> list:
+        texts = self.processing_class.batch_decode(
+            [rollout.completion_ids for rollout in rollouts], skip_special_tokens=True
+        )
+        if isinstance(prompts[0]["prompt"], str):
+            return texts
+        return [[{"role": "assistant", "content": text}] for text in texts]
+
+    def _score(self, prompts: list[dict], rollouts: list, completions: list, num_generations: int) -> Tensor:
+        repeated = [prompt for prompt in prompts for _ in range(num_generations)]
+        columns = {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]}
+        signals = self._scorer(
+            [prompt["prompt"] for prompt in repeated],
+            completions,
+            [rollout.completion_ids for rollout in rollouts],
+            columns,
+            trainer_state=self.state,
+        )
+        return signals.to(self.accelerator.device)
+
+    def _measure(self, experience: Experience, metrics: Metrics) -> None:
+        metrics.add_values("reward", experience.rewards, with_std=True)
+        for name, signal in zip(self._scorer.names, experience.signals.unbind(dim=1), strict=True):
+            metrics.add_values(f"rewards/{name}", signal, with_std=True)
+        metrics.add_values("advantages", experience.advantages, with_std=True)
+        lengths, truncated = experience.lengths, experience.truncated
+        metrics.add_values("completions/mean_length", lengths)
+        metrics.add_range("completions/{}_length", lengths)
+        metrics.add_values("completions/clipped_ratio", truncated)
+
+    # Into the Trainer: data
+
+    @staticmethod
+    def _as_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> PromptDataset | None:
+        if dataset is None or isinstance(dataset, PromptDataset):
+            return dataset
+        return PromptDataset(
+            dataset,
+            tokenizer,
+            max_prompt_length=args.max_prompt_length,
+            overlong_prompts=args.overlong_prompts,
+            thinking_ratio=args.thinking_ratio,
+            system_prompt_ratio=args.system_prompt_ratio,
+            seed=args.seed,
+            chat_template_kwargs=args.chat_template_kwargs,
+        )
+
+    def _as_eval_prompts(self, dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> Any:
+        if isinstance(dataset, dict):
+            return {name: self._as_prompts(part, tokenizer, args) for name, part in dataset.items()}
+        return self._as_prompts(dataset, tokenizer, args)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of prompt numbers. The prompts are rendered when their rollout is made, once for its micro-batches."""
+        if self.train_dataset is None:
+            raise ValueError("There is no train_dataset to train on. Pass one to the trainer.")
+        args = self.args
+        sampler = RolloutSampler(
+            num_prompts=len(self.train_dataset),
+            chunk_size=args.prompts_per_rollout * args.world_size,
+            repeats=args.steps_per_generation * self._passes(),
+            shuffle=args.shuffle_dataset,
+            seed=args.seed,
+        )
+        self._train_sampler = sampler
+        numbers = range(len(self.train_dataset))
+        return self.accelerator.prepare(
+            DataLoader(numbers, batch_size=args.prompts_per_rollout, sampler=sampler, collate_fn=list)
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        if isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset[eval_dataset]
+        prompts = self._as_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
+        if prompts is None:
+            raise ValueError("There is no eval_dataset to evaluate on. Pass one to the trainer or to evaluate().")
+        self._eval_prompts = prompts
+        batch_size = max(1, self.args.per_device_eval_batch_size // self._num_generations_eval)
+        return self.accelerator.prepare(DataLoader(range(len(prompts)), batch_size=batch_size, collate_fn=list))
+
+    @property
+    def _num_generations_eval(self) -> int:
+        return self.args.num_generations_eval or self.args.num_generations
+
+    # Into the Trainer: training
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list[MicroBatch], Tensor]:
+        """Returns the micro-batches of one optimizer step, and the divisor of their loss over all processes."""
+        if self._checkpoint_to_resume is not None:
+            # The Trainer restores random states after this call; a rollout made here needs them now.
+            self._load_rng_state(self._checkpoint_to_resume)
+        micro_batches = []
+        for numbers in islice(epoch_iterator, num_batches):
+            if not self._buffer:
+                self._fill_buffer(numbers)
+            micro_batches.append(self._buffer.popleft())
+        denominator = self._loss_denominator(micro_batches)
+        return micro_batches, self.accelerator.reduce(denominator, reduction="sum")
+
+    def _fill_buffer(self, numbers: list[int]) -> None:
+        seed = self._seed(self._rollouts_made)
+        self._rollouts_made += 1
+        experience = self._collect(
+            [self.train_dataset[number] for number in numbers], self.args.num_generations, seed, self._metrics
+        )
+        self._show(experience)
+        micro_batches = self._micro_batches(experience, self._metrics)
+        for _ in range(self._passes()):
+            self._buffer.extend(micro_batches)
+
+    def _seed(self, number: int) -> int:
+        """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process)."""
+        sequence = np.random.SeedSequence((self.args.seed, number, self.args.process_index))
+        return int(sequence.generate_state(1)[0])
+
+    def _show(self, experience: Experience) -> None:
+        if self.args.log_completions:
+            self._completions.add(experience)
+        step = self.state.global_step
+        if self.args.debug_mode and step % self.args.debug_interval == 0 and self.is_world_process_zero():
+            print_debug(experience, self._scorer.names, self.processing_class, step)
+
+    def _prepare_inputs(self, inputs: MicroBatch | list[int]) -> MicroBatch | list[int]:
+        """Leaves them as they are: made on the device, and in the precision that log-probabilities need."""
+        return inputs
+
+    def floating_point_ops(self, inputs: MicroBatch) -> int:
+        return super().floating_point_ops({"input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)})
+
+    def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
+        with self._metrics.phase("update"):
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: MicroBatch,
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        if return_outputs:
+            raise ValueError(f"{type(self).__name__} computes its loss from many passes and has no outputs to return.")
+        loss = self._loss(model, inputs, num_items_in_batch, self._metrics)
+        # Gradients are averaged over processes, while the denominator counts all of them.
+        return loss * self.accelerator.num_processes
+
+    # Into the Trainer: evaluation
+
+    def evaluation_loop(
+        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        self._eval_metrics = Metrics()
+        self._eval_batches = 0
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        measured = self._eval_metrics.flush(self.accelerator, step=self._eval_batches)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
+        return output
+
+    def prediction_step(
+        self, model: nn.Module, inputs: list[int], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor, None, None]:
+        """Rolls out and scores a batch of evaluation prompts; equal seeds make evaluations of a run comparable."""
+        seed = self._seed(_EVALUATION - self._eval_batches)
+        self._eval_batches += 1
+        prompts = [self._eval_prompts[number] for number in inputs]
+        with torch.no_grad():
+            experience = self._collect(prompts, self._num_generations_eval, seed, self._eval_metrics)
+            micro_batches = self._micro_batches(experience, self._eval_metrics)
+            denominator = self._loss_denominator(micro_batches)
+            losses = [self._loss(model, batch, denominator, self._eval_metrics) for batch in micro_batches]
+        return sum(losses).detach(), None, None
+
+    # Into the Trainer: logs and checkpoints
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:  # of training, neither an evaluation's nor the summary at the end
+            logs.update(self._metrics.flush(self.accelerator, self.state.global_step))
+            if self.args.log_completions:
+                self._completions.flush(self.accelerator, self.state.global_step)
+        super().log(logs, start_time)
+
+    def _use_own_progress_bar(self) -> None:
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(ProgressCallback)
+        if not self.args.disable_tqdm:
+            self.add_callback(RLProgressCallback)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Saves, with the random states, what of the experience is still to be trained on."""
+        super()._save_rng_state(output_dir)
+        state = {"rollouts_made": self._rollouts_made, "buffer": list(self._buffer)}
+        torch.save(state, Path(output_dir) / ROLLOUT_STATE.format(rank=self.args.process_index))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self._buffer.clear()
+        self._rollouts_made = 0
+        if checkpoint is None:
+            return
+        self._checkpoint_to_resume = checkpoint
+        path = Path(checkpoint) / ROLLOUT_STATE.format(rank=self.args.process_index)
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} is missing, so the run cannot go on exactly where it stopped. It is written with every "
+                "checkpoint of this trainer unless save_only_model is set, one per process. Start from this "
+                "folder as a model instead (--model_name_or_path), or resume from another checkpoint."
+            )
+        state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
+        self._rollouts_made = state["rollouts_made"]
+        self._buffer.extend(state["buffer"])
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restores the random states once, before the first rollout after a resume."""
+        if checkpoint is None or self._checkpoint_to_resume is not None:
+            super()._load_rng_state(checkpoint)
+            self._checkpoint_to_resume = None
+
+
+class _EpochCallback(TrainerCallback):
+    """Tells metrics, sampler and prompts where a run begins, be it fresh or resumed, and which epoch it is."""
+
+    def __init__(self, trainer: RLTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer._metrics = Metrics(step=state.global_step)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        epoch = int(state.epoch or 0)
+        self.trainer._train_sampler.set_epoch(epoch)
+        self.trainer.train_dataset.set_epoch(epoch)
+
+
+def _default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:
+    name = model if isinstance(model, str) else model.config._name_or_path or type(model).__name__
+    return f"{Path(name).name}-{trainer.removesuffix('Trainer')}"
+
+
+def _load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTokenizerBase:
+    name = model if isinstance(model, str) else model.config._name_or_path
+    if not name:
+        raise ValueError("The model was made in memory and names no folder to take a tokenizer from. Pass processing_class.")
+    revision = (args.model_init_kwargs or {}).get("revision")
+    return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
+
+
+def _make_engine(args: RLConfig) -> RolloutEngine:
+    if args.rollout_engine == "torch":
+        return TorchEngine(args.max_batch_rows)
+    raise ValueError(
+        f"rollout_engine must be 'torch', got {args.rollout_engine!r}. An engine of your own goes to the trainer as an "
+        "object: rollout_engine=MyEngine()."
+    )

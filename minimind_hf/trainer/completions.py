@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the policy said, for people to read: a table, jsonl files, and debug prints."""
+
+import json
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from rich.console import Console
+from rich.rule import Rule
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+from trl.trainer.utils import print_prompt_completions_sample
+
+from .experience import Experience
+
+
+class CompletionLog:
+    """Keeps the completions since the last log, and shows and writes them when it is flushed.
+
+    Args:
+        folder (`Path`): Gets `completions_STEP.jsonl`, one object per completion.
+        signal_names (`list[str]`): Names of the reward functions, in the order of `Experience.signals`.
+        rows_to_print (`int`, *optional*): Rows of the table; all if unset.
+        unique_prompts (`bool`): One row per prompt in the table.
+    """
+
+    def __init__(self, folder: Path, signal_names: list[str], rows_to_print: int | None, unique_prompts: bool):
+        self.folder = folder
+        self.signal_names = signal_names
+        self.rows_to_print = rows_to_print
+        self.unique_prompts = unique_prompts
+        self._rows: list[dict] = []
+
+    def add(self, experience: Experience) -> None:
+        for index, rollout in enumerate(experience.rollouts):
+            self._rows.append(
+                {
+                    "prompt": experience.prompt_of(index)["prompt"],
+                    "completion": experience.completions[index],
+                    "signals": dict(zip(self.signal_names, _readable(experience.signals[index]), strict=True)),
+                    "reward": _readable(experience.rewards[index]),
+                    "advantage": _readable(experience.advantages[index]),
+                    "tokens": len(rollout.completion_ids),
+                    "finish_reason": rollout.finish_reason,
+                }
+            )
+
+    def flush(self, accelerator: Accelerator, step: int) -> None:
+        """Every process calls it; the main one writes."""
+        rows = gather_object(self._rows)
+        self._rows = []
+        if not rows or not accelerator.is_main_process:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / f"completions_{step:06d}.jsonl", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"step": step, **row}, ensure_ascii=False) + "\n" for row in rows)
+        self._print(rows, step)
+
+    def _print(self, rows: list[dict], step: int) -> None:
+        if self.unique_prompts:
+            rows = list({json.dumps(row["prompt"], ensure_ascii=False): row for row in reversed(rows)}.values())[::-1]
+        rewards = {name: [_number(row["signals"][name]) for row in rows] for name in self.signal_names}
+        print_prompt_completions_sample(
+            [row["prompt"] for row in rows],
+            [row["completion"] for row in rows],
+            rewards,
+            [_number(row["advantage"]) for row in rows],
+            step,
+            self.rows_to_print,
+        )
+
+
+def print_debug(experience: Experience, signal_names: list[str], tokenizer: PreTrainedTokenizerBase, step: int) -> None:
+    """Prints each prompt as the policy saw it, special tokens included, and all its completions with their rewards."""
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for number, prompt in enumerate(experience.prompts):
+        console.print(Rule(f"step {step}, prompt {number}"))
+        console.print(tokenizer.decode(prompt["prompt_ids"]))
+        for generation in range(experience.num_generations):
+            index = number * experience.num_generations + generation
+            rollout = experience.rollouts[index]
+            console.print(Rule(f"completion {generation}: {len(rollout.completion_ids)} tokens, {rollout.finish_reason}", align="left"))
+            console.print(tokenizer.decode(rollout.completion_ids))
+            signals = zip(signal_names, _readable(experience.signals[index]), strict=True)
+            parts = ", ".join(f"{name} {value}" for name, value in signals)
+            console.print(f"reward {_readable(experience.rewards[index])} ({parts})")
+
+
+def _readable(values: Tensor) -> list | float | None:
+    """Returns rounded numbers, with None for what is not a number: JSON knows no NaN."""
+    if values.dim():
+        return [_readable(value) for value in values]
+    return None if values.isnan() else round(values.item(), 6)
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the trainers, on top of transformers' TrainingArguments.
+
+trl's names wherever trl has one. Everything that can be refused without a model or data is refused here, at
+construction, with cause, values and remedy.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import TrainingArguments
+
+from ..algorithms import LOSS_AGGREGATIONS, LOSS_TYPES, SCALE_REWARDS, resolve_epsilon_high
+
+OVERLONG_PROMPTS = ("truncate", "drop")
+
+
+def _field(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def _choice(name: str, value: Any, choices: tuple) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def _at_least(name: str, value: float, bound: float) -> None:
+    if not value >= bound:
+        raise ValueError(f"{name} must be at least {bound}, got {value}.")
+
+
+def _share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is a probability and must lie in [0, 1], got {value}.")
+
+
+@dataclass
+class RLConfig(TrainingArguments):
+    """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
+
+    # Dictionaries that may come from a command line as JSON text
+    _VALID_DICT_FIELDS = TrainingArguments._VALID_DICT_FIELDS + ["model_init_kwargs", "chat_template_kwargs"]
+
+    # Defaults of TrainingArguments that differ here
+    learning_rate: float = _field(3e-7, "Peak learning rate. RL takes 10 to 1000 times less than supervised training.")
+    lr_scheduler_type: str = _field("cosine_with_min_lr", "Schedule; the default falls as a cosine to a tenth.")
+    lr_scheduler_kwargs: dict | str | None = _field(
+        None, "Arguments of the schedule; unset, cosine_with_min_lr gets min_lr_rate 0.1."
+    )
+    logging_steps: float = _field(1, "Steps between two logs.")
+    remove_unused_columns: bool = _field(
+        False, "Leave off: every column of the dataset travels to the reward functions."
+    )
+
+    # Model
+    model_init_kwargs: dict | str | None = _field(
+        None, "Arguments of AutoModelForCausalLM.from_pretrained when the model is given by its name."
+    )
+    trust_remote_code: bool = _field(False, "Run code that a model or tokenizer folder brings along.")
+    disable_dropout: bool = _field(False, "Set every dropout of policy and reference to 0.")
+    router_aux_loss_coef: float | None = _field(
+        None, "Weight of a mixture-of-experts router's balancing loss. Unset: the model's own; 0: off."
+    )
+
+    # Prompts
+    max_prompt_length: int | None = _field(None, "Prompts longer than this many tokens are overlong. Unset: no limit.")
+    overlong_prompts: str = _field("truncate", "'truncate' keeps an overlong prompt's last tokens, 'drop' skips it.")
+    thinking_ratio: float = _field(0.9, "Probability that a prompt's chat template opens a thinking block.")
+    system_prompt_ratio: float = _field(
+        0.0, "Probability that a conversation without a system prompt gets one at random."
+    )
+    chat_template_kwargs: dict | str | None = _field(None, "Further arguments of the tokenizer's chat template.")
+    shuffle_dataset: bool = _field(True, "Draw the prompts in a new random order each epoch.")
+
+    # Rollouts
+    num_generations: int = _field(6, "Completions per prompt (G).")
+    num_generations_eval: int | None = _field(None, "Completions per prompt in evaluation. Unset: num_generations.")
+    max_completion_length: int = _field(256, "Tokens after which a completion is cut.")
+    temperature: float = _field(0.8, "Sampling temperature; log-probabilities are scored at it too.")
+    top_p: float = _field(1.0, "Only 1.0: see the error for why.")
+    top_k: int = _field(0, "Only 0: see the error for why.")
+    min_p: float | None = _field(None, "Only unset or 0: see the error for why.")
+    repetition_penalty: float = _field(1.0, "Only 1.0: see the error for why.")
+    generation_batch_size: int | None = _field(
+        None, "Completions per rollout over all processes; an alternative to steps_per_generation."
+    )
+    steps_per_generation: int | None = _field(
+        None, "Micro-batches that one rollout fills. Unset: gradient_accumulation_steps."
+    )
+    rollout_engine: str = _field("torch", "Who draws the completions: 'torch' decodes in this process.")
+    max_batch_rows: int = _field(256, "Completions that the torch engine decodes at a time.")
+
+    # Rewards
+    reward_weights: list[float] | None = _field(None, "One weight per reward function. Unset: all 1.")
+
+    # Logs
+    log_completions: bool = _field(
+        False, "At each log, print completions as a table and write them to OUTPUT_DIR/completions as jsonl."
+    )
+    num_completions_to_print: int | None = _field(None, "Rows of that table. Unset: all.")
+    log_unique_prompts: bool = _field(False, "One row per prompt in that table.")
+    debug_mode: bool = _field(False, "Print prompts with all their completions and rewards every debug_interval steps.")
+    debug_interval: int = _field(20, "Steps between two debug prints.")
+
+    def __post_init__(self):
+        if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
+            self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
+        super().__post_init__()
+        for name in ("model_init_kwargs", "chat_template_kwargs"):
+            if not isinstance(getattr(self, name), dict | None):
+                raise ValueError(f"{name} must be a dictionary or a JSON object, got {getattr(self, name)!r}.")
+        self._check_bounds()
+        self._check_sampling_distribution()
+        self._resolve_batch()
+
+    def _check_bounds(self) -> None:
+        _choice("overlong_prompts", self.overlong_prompts, OVERLONG_PROMPTS)
+        _share("thinking_ratio", self.thinking_ratio)
+        _share("system_prompt_ratio", self.system_prompt_ratio)
+        for name in ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("max_prompt_length", "num_generations_eval", "num_completions_to_print"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature must be a finite number above 0, got {self.temperature}. Logits are divided by it "
+                "when completions are drawn and when they are scored; for nearly greedy rollouts use e.g. 0.1."
+            )
+        if self.router_aux_loss_coef is not None:
+            _at_least("router_aux_loss_coef", self.router_aux_loss_coef, 0)
+        if self.remove_unused_columns:
+            raise ValueError("remove_unused_columns=True would take the dataset's columns away from the reward functions. Leave it off.")
+        if self.auto_find_batch_size:
+            raise ValueError(
+                "auto_find_batch_size is not supported: a smaller batch would no longer hold whole groups of "
+                "num_generations completions. Set it to False and lower per_device_train_batch_size instead."
+            )
+        if self.n_gpu > 1:
+            raise ValueError(
+                f"{self.n_gpu} GPUs are visible to a single process, which transformers would drive by "
+                "nn.DataParallel. Start the script with `accelerate launch`, or show it one GPU by CUDA_VISIBLE_DEVICES=0."
+            )
+
+    def _check_sampling_distribution(self) -> None:
+        changed = {
+            "top_p": self.top_p != 1.0,
+            "top_k": self.top_k not in (0, None),
+            "min_p": self.min_p not in (0, None),
+            "repetition_penalty": self.repetition_penalty != 1.0,
+        }
+        for name, is_changed in changed.items():
+            if is_changed:
+                neutral = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}[name]
+                raise ValueError(
+                    f"{name}={getattr(self, name)} draws completions from another distribution than the one they are "
+                    "scored under, so ratio and KL would be wrong from the first step. "
+                    f"Leave {name} at {neutral} and sharpen the distribution with temperature ({self.temperature})."
+                )
+
+    def _resolve_batch(self) -> None:
+        """Settles how many completions make a rollout, and refuses rollouts that split a group."""
+        per_step = self.per_device_train_batch_size * self.world_size
+        if self.generation_batch_size is not None:
+            if self.generation_batch_size % per_step:
+                raise ValueError(
+                    f"generation_batch_size ({self.generation_batch_size}) must be a multiple of "
+                    f"per_device_train_batch_size x processes ({self.per_device_train_batch_size} x {self.world_size} "
+                    f"= {per_step})."
+                )
+            steps = self.generation_batch_size // per_step
+            if self.steps_per_generation not in (None, steps):
+                raise ValueError(
+                    f"generation_batch_size ({self.generation_batch_size}) and steps_per_generation "
+                    f"({self.steps_per_generation}) say the same thing differently; set only one of them."
+                )
+            self.steps_per_generation = steps
+        elif self.steps_per_generation is None:
+            self.steps_per_generation = self.gradient_accumulation_steps
+        _at_least("steps_per_generation", self.steps_per_generation, 1)
+        self.generation_batch_size = per_step * self.steps_per_generation
+        per_process = self.per_device_train_batch_size * self.steps_per_generation
+        if per_process % self.num_generations:
+            raise ValueError(
+                f"per_device_train_batch_size ({self.per_device_train_batch_size}, counted in completions) x "
+                f"steps_per_generation ({self.steps_per_generation}) = {per_process} completions per process and "
+                f"rollout, which is not divisible by num_generations ({self.num_generations}): a group would be "
+                f"split. Set per_device_train_batch_size to a multiple of {self.num_generations}, or raise "
+                "gradient_accumulation_steps or steps_per_generation so that the product is one."
+            )
+
+    @property
+    def prompts_per_rollout(self) -> int:
+        """Prompts that one process rolls out at a time."""
+        return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
+
+
+@dataclass
+class GRPOConfig(RLConfig):
+    """Settings of [`GRPOTrainer`]. The batch sizes count completions, as in trl."""
+
+    per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
+    beta: float = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
+    num_iterations: int = _field(1, "Passes over each rollout (mu in the GRPO paper).")
+    loss_type: str = _field("cispo", "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective).")
+    epsilon: float = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
+    epsilon_high: float | None = _field(
+        None, "cispo: absolute cap of the ratio (unset: 5.0). grpo: upper clip 1 + epsilon_high (unset: epsilon)."
+    )
+    loss_aggregation: str = _field(
+        "sequence", "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length."
+    )
+    scale_rewards: str | bool = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
+    mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
+
+    def __post_init__(self):
+        self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)
+        super().__post_init__()
+        if self.num_generations < 2:
+            raise ValueError(
+                f"GRPO compares the completions of one prompt and needs num_generations of at least 2, got "
+                f"{self.num_generations}. With one completion per prompt use PPO, which has a critic."
+            )
+        _choice("loss_type", self.loss_type, LOSS_TYPES)
+        _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
+        _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
+        _at_least("num_iterations", self.num_iterations, 1)
+        _at_least("beta", self.beta, 0)
+        _at_least("epsilon", self.epsilon, 0)
+        if self.epsilon_high is not None:
+            _at_least("epsilon_high", self.epsilon_high, 0)
+
+    @property
+    def upper_clip(self) -> float:
+        """`epsilon_high` with its default for this loss filled in."""
+        return resolve_epsilon_high(self.loss_type, self.epsilon, self.epsilon_high)
+

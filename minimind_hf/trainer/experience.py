@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experience: what one process gathers in a rollout, and the micro-batches that it is trained on."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from trl.trainer.utils import pad
+
+from ..rollout import Rollout
+
+MicroBatch = dict[str, Tensor]
+
+
+@dataclass
+class Experience:
+    """One rollout of one process: N completions, prompt-major.
+
+    Args:
+        prompts (`list[dict]`): N // num_generations examples of a `PromptDataset`.
+        rollouts (`list[Rollout]`): N completions.
+        completions (`list`): N texts, or one-message conversations for conversational prompts.
+        num_generations (`int`): Completions per prompt.
+        signals (`Tensor` of shape `(N, F)`): What each reward function said; NaN where it does not apply.
+        rewards (`Tensor` of shape `(N,)`): Weighted sums; NaN for completions left out of their group.
+        advantages (`Tensor` of shape `(N,)`): Filled in by the algorithm.
+    """
+
+    prompts: list[dict]
+    rollouts: list[Rollout]
+    completions: list
+    num_generations: int
+    signals: Tensor
+    rewards: Tensor
+    advantages: Tensor | None = None
+
+    def prompt_of(self, index: int) -> dict:
+        """Returns the prompt that completion `index` answers."""
+        return self.prompts[index // self.num_generations]
+
+    @property
+    def lengths(self) -> Tensor:
+        return torch.tensor([len(rollout.completion_ids) for rollout in self.rollouts])
+
+    @property
+    def truncated(self) -> Tensor:
+        return torch.tensor([rollout.is_truncated for rollout in self.rollouts])
+
+
+def split_experience(
+    experience: Experience, batch_size: int, pad_token_id: int, mask_truncated: bool, device: torch.device
+) -> list[MicroBatch]:
+    """Cuts an experience into padded micro-batches of `batch_size` completions, in order.
+
+    Returns:
+        `list[dict[str, Tensor]]` with, for B completions of at most C tokens behind prompts of at most P:
+        `prompt_ids`, `prompt_mask` of shape `(B, P)`, padded left; `completion_ids`, `completion_mask` (real tokens),
+        `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `advantages` of shape
+        `(B,)`.
+    """
+    return [
+        _micro_batch(experience, range(start, min(start + batch_size, len(experience.rollouts))), pad_token_id, mask_truncated, device)
+        for start in range(0, len(experience.rollouts), batch_size)
+    ]
+
+
+def _micro_batch(
+    experience: Experience, indices: range, pad_token_id: int, mask_truncated: bool, device: torch.device
+) -> MicroBatch:
+    rollouts = [experience.rollouts[index] for index in indices]
+    prompts = [torch.tensor(experience.prompt_of(index)["prompt_ids"]) for index in indices]
+    completions = [torch.tensor(rollout.completion_ids) for rollout in rollouts]
+    loss_masks = [_loss_mask(rollout, mask_truncated) for rollout in rollouts]
+    old_logps = [torch.tensor(rollout.logprobs, dtype=torch.float32) for rollout in rollouts]
+    batch = {
+        "prompt_ids": pad(prompts, padding_value=pad_token_id, padding_side="left"),
+        "prompt_mask": pad([torch.ones_like(ids) for ids in prompts], padding_value=0, padding_side="left"),
+        "completion_ids": pad(completions, padding_value=pad_token_id),
+        "completion_mask": pad([torch.ones_like(ids) for ids in completions], padding_value=0),
+        "loss_mask": pad(loss_masks, padding_value=0),
+        "old_logps": pad(old_logps, padding_value=0.0),
+        "advantages": experience.advantages[indices.start : indices.stop],
+    }
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def _loss_mask(rollout: Rollout, mask_truncated: bool) -> Tensor:
+    if mask_truncated and rollout.is_truncated:
+        return torch.zeros(len(rollout.completion_ids), dtype=torch.long)
+    if rollout.loss_mask is not None:
+        return torch.tensor(rollout.loss_mask, dtype=torch.long)
+    return torch.ones(len(rollout.completion_ids), dtype=torch.long)

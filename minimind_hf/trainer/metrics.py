@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run measures between two logs, over all micro-batches and processes.
+
+Values are kept as tensors until they are read, so that measuring does not wait for the device. docs/metrics.md defines
+every name.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+
+@dataclass
+class _Moments:
+    """Sum, sum of squares and count of one quantity."""
+
+    total: float | Tensor = 0.0
+    squares: float | Tensor = 0.0
+    count: float | Tensor = 0.0
+
+    def add(self, other: "_Moments") -> None:
+        self.total = self.total + other.total
+        self.squares = self.squares + other.squares
+        self.count = self.count + other.count
+
+    def as_floats(self) -> "_Moments":
+        return _Moments(float(self.total), float(self.squares), float(self.count))
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def std(self) -> float:
+        return max(self.squares / self.count - self.mean**2, 0.0) ** 0.5
+
+
+@dataclass
+class _Records:
+    moments: dict[str, _Moments] = field(default_factory=lambda: defaultdict(_Moments))
+    totals: dict[str, float | Tensor] = field(default_factory=lambda: defaultdict(float))
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lowest: dict[str, float] = field(default_factory=dict)
+    highest: dict[str, float] = field(default_factory=dict)
+    with_std: set[str] = field(default_factory=set)
+    tokens: int = 0
+
+    def as_floats(self) -> "_Records":
+        """Returns a copy without tensors: what processes exchange."""
+        moments = {name: moments.as_floats() for name, moments in self.moments.items()}
+        totals = {name: float(total) for name, total in self.totals.items()}
+        return _Records(moments, totals, dict(self.seconds), self.lowest, self.highest, self.with_std, self.tokens)
+
+    def merge(self, other: "_Records") -> None:
+        for name, moments in other.moments.items():
+            self.moments[name].add(moments)
+        for name, total in other.totals.items():
+            self.totals[name] += total
+        for name, seconds in other.seconds.items():
+            self.seconds[name] += seconds
+        for name, value in other.lowest.items():
+            self.lowest[name] = min(value, self.lowest.get(name, value))
+        for name, value in other.highest.items():
+            self.highest[name] = max(value, self.highest.get(name, value))
+        self.with_std |= other.with_std
+        self.tokens += other.tokens
+
+
+class Metrics:
+    """Collects; `flush` returns the values and starts anew.
+
+    Args:
+        step (`int`): Optimizer steps done before.
+    """
+
+    def __init__(self, step: int = 0) -> None:
+        self._records = _Records()
+        self._since = time.perf_counter()
+        self._previous_step = step
+
+    def add_values(self, name: str, values: Tensor, with_std: bool = False) -> None:
+        """Adds values whose mean is logged as `name` (with `with_std`: as `name/mean` and `name/std`); NaN is left out."""
+        values = values.detach().double()
+        values = values[~values.isnan()]
+        self._records.moments[name].add(_Moments(values.sum(), values.square().sum(), values.numel()))
+        if with_std:
+            self._records.with_std.add(name)
+
+    def add_mean(self, name: str, total: float | Tensor, count: float | Tensor) -> None:
+        """Adds a sum over `count` items; the mean over all items is logged."""
+        self._records.moments[name].add(_Moments(total, 0.0, count))
+
+    def add_total(self, name: str, value: float | Tensor) -> None:
+        """Adds a micro-batch's part of a quantity that is a sum over the optimizer step, such as the loss."""
+        self._records.totals[name] = self._records.totals[name] + value
+
+    def add_range(self, name: str, values: Tensor) -> None:
+        """Adds values whose extremes are logged as `name` with "min" and "max" filled into its `{}`."""
+        if values.numel() == 0:
+            return
+        low, high = values.min().item(), values.max().item()
+        low_name, high_name = name.format("min"), name.format("max")
+        self._records.lowest[low_name] = min(low, self._records.lowest.get(low_name, low))
+        self._records.highest[high_name] = max(high, self._records.highest.get(high_name, high))
+
+    def add_tokens(self, count: int) -> None:
+        """Adds generated tokens, for the rate."""
+        self._records.tokens += count
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times a phase of the step."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._records.seconds[name] += time.perf_counter() - start
+
+    def flush(self, accelerator: Accelerator, step: int) -> dict[str, float]:
+        """Returns the values of all processes since the last flush; every process calls it.
+
+        Args:
+            accelerator: Joins the processes.
+            step (`int`): Optimizer steps done so far; totals and seconds are per step.
+        """
+        merged = _Records()
+        for records in gather_object([self._records.as_floats()]):
+            merged.merge(records)
+        steps = max(step - self._previous_step, 1)
+        elapsed = time.perf_counter() - self._since
+        self._records, self._since, self._previous_step = _Records(), time.perf_counter(), step
+        return _summary(merged, steps, elapsed, accelerator.num_processes)
+
+
+def _summary(records: _Records, steps: int, elapsed: float, num_processes: int) -> dict[str, float]:
+    values = {}
+    for name, moments in records.moments.items():
+        if moments.count == 0:
+            continue
+        if name in records.with_std:
+            values[f"{name}/mean"] = moments.mean
+            values[f"{name}/std"] = moments.std
+        else:
+            values[name] = moments.mean
+    values |= {name: total / steps for name, total in records.totals.items()}
+    values |= records.lowest | records.highest
+    values |= {f"seconds/{name}": total / steps / num_processes for name, total in records.seconds.items()}
+    if records.tokens:
+        values["tokens_per_second"] = records.tokens / elapsed
+    return values
+
+
+def token_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Returns the detached sum over masked-in tokens; what is masked out may be NaN."""
+    return torch.where(mask.bool(), values.detach(), 0.0).sum()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy and its frozen reference: loading them, wrapping them for peft, and checking that they fit the data."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, is_peft_model
+from peft import PeftConfig, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from trl.models.utils import prepare_deepspeed, prepare_fsdp
+from trl.trainer.utils import create_model_from_path, disable_dropout_in_model, use_adapter
+
+from ..forward.signature import forward_arguments, unwrap
+from .config import RLConfig
+
+REFERENCE_ADAPTER = "ref"
+
+
+def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftConfig | None) -> PreTrainedModel:
+    """Returns the model to train: loaded in float32 unless `model_init_kwargs` says otherwise, wrapped for peft.
+
+    Raises:
+        ValueError: If adapters were asked for on a model that has some, or those it has are not trainable.
+    """
+    if isinstance(model, str):
+        init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+        model = create_model_from_path(model, architecture=AutoModelForCausalLM, **init_kwargs)
+    elif args.model_init_kwargs:
+        raise ValueError(
+            f"model_init_kwargs ({args.model_init_kwargs}) apply to a model given by its name, but the model is already "
+            f"a {type(model).__name__}. Pass them to its from_pretrained instead."
+        )
+    if peft_config is not None:
+        if is_peft_model(model):
+            raise ValueError(
+                "The model already has adapters, and peft_config asks for new ones. Leave peft_config out to train "
+                "the adapters it has, or merge them first (model.merge_and_unload())."
+            )
+        model = get_peft_model(model, peft_config)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "No parameter of the model is trainable. Load an adapter to train with is_trainable=True, or call "
+            "model.requires_grad_(True)."
+        )
+    if args.disable_dropout:
+        disable_dropout_in_model(model)
+    return model
+
+
+def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> None:
+    """Refuses a tokenizer with ids that the model has no embedding for, and lengths beyond the model's context.
+
+    Raises:
+        ValueError: With both numbers and what to change.
+    """
+    config = unwrap(model).config.get_text_config()
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, the model embeds {config.vocab_size}. Use the model's own "
+            "tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
+        )
+    context = getattr(config, "max_position_embeddings", None)
+    wanted = (args.max_prompt_length or 1) + args.max_completion_length
+    if context is not None and wanted > context:
+        raise ValueError(
+            f"max_prompt_length ({args.max_prompt_length}) + max_completion_length ({args.max_completion_length}) = "
+            f"{wanted} exceeds the model's context of {context} tokens (max_position_embeddings). Lower one of them."
+        )
+
+
+def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns every id that ends a completion: those of the generation config, and the tokenizer's.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    declared = getattr(unwrap(model).generation_config, "eos_token_id", None)
+    declared = [declared] if isinstance(declared, int) else list(declared or [])
+    ids = {*declared, tokenizer.eos_token_id} - {None}
+    if not ids:
+        raise ValueError(
+            "Neither the model's generation config nor the tokenizer has an EOS token, so no completion could end. "
+            "Set tokenizer.eos_token or model.generation_config.eos_token_id."
+        )
+    return tuple(sorted(ids))
+
+
+def router_loss_coefficient(model: nn.Module, args: RLConfig) -> float:
+    """Returns the weight of the router's balancing loss; 0 for a dense model.
+
+    Raises:
+        ValueError: If a weight was set for a model without routers.
+    """
+    config = unwrap(model).config.get_text_config()
+    has_router = "output_router_logits" in forward_arguments(model) and getattr(config, "use_moe", True)
+    if args.router_aux_loss_coef is not None:
+        if args.router_aux_loss_coef > 0 and not has_router:
+            raise ValueError(
+                f"router_aux_loss_coef is {args.router_aux_loss_coef}, but {type(unwrap(model)).__name__} is not a "
+                "mixture of experts. Leave it unset."
+            )
+        return args.router_aux_loss_coef
+    return getattr(config, "router_aux_loss_coef", 0.0) if has_router else 0.0
+
+
+class Reference:
+    """The frozen policy of the start, which the KL penalty measures against.
+
+    With peft nothing is copied but adapters: the base with adapters off is the reference of fresh ones, a frozen copy
+    of the adapters that of ones which were trained before.
+    """
+
+    def __init__(self, policy: PreTrainedModel, args: RLConfig, fresh_adapters: bool):
+        self._adapter = None
+        self._model = None
+        if is_peft_model(policy):
+            if not fresh_adapters:
+                self._adapter = _add_reference_adapter(policy)
+        else:
+            self._model = _frozen_copy(policy, args)
+
+    def prepare(self, accelerator: Accelerator) -> None:
+        """Places the copy on the device, sharded where the policy is."""
+        if self._model is None:
+            return
+        if accelerator.distributed_type == DistributedType.DEEPSPEED:
+            self._model = prepare_deepspeed(self._model, accelerator)
+        elif accelerator.distributed_type == DistributedType.FSDP:
+            self._model = prepare_fsdp(self._model, accelerator)
+        else:
+            self._model = accelerator.prepare_model(self._model, evaluation_mode=True)
+
+    @contextmanager
+    def scoring(self, policy: nn.Module, accelerator: Accelerator) -> Iterator[nn.Module]:
+        """Yields the model to score with; `policy` is the wrapped policy."""
+        if self._model is not None:
+            yield self._model
+            return
+        was_training = policy.training
+        policy.eval()
+        try:
+            with use_adapter(accelerator.unwrap_model(policy), self._adapter):
+                yield policy
+        finally:
+            policy.train(was_training)
+
+
+def _frozen_copy(policy: PreTrainedModel, args: RLConfig) -> PreTrainedModel:
+    plugin = args.deepspeed_plugin
+    if plugin is not None and plugin.zero_stage == 3:
+        # The policy's weights are already sharded over the processes and cannot be copied as they are.
+        init_kwargs = {"dtype": policy.dtype, "trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+        reference = create_model_from_path(policy.config._name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
+    else:
+        reference = copy.deepcopy(policy)
+    return reference.eval().requires_grad_(False)
+
+
+def _add_reference_adapter(policy: PreTrainedModel) -> str:
+    policy.add_adapter(REFERENCE_ADAPTER, policy.peft_config["default"])
+    for name, parameter in policy.named_parameters():
+        if ".default." in name:
+            copied = policy.get_parameter(name.replace(".default.", f".{REFERENCE_ADAPTER}."))
+            copied.data.copy_(parameter.data)
+            copied.requires_grad_(False)
+    return REFERENCE_ADAPTER

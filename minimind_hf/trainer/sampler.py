@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which prompts are drawn: a pure function of (seed, epoch)."""
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import Sampler
+
+
+class RolloutSampler(Sampler[int]):
+    """Draws prompts chunk by chunk, each chunk once per micro-batch that its rollout fills.
+
+    The Trainer asks its data loader for one batch per micro-batch. A rollout fills several, so its prompts come
+    several times in a row; the trainer makes the rollout at the first and takes the rest from its buffer. Skipping
+    batches on resume thus stays the Trainer's business.
+
+    Args:
+        num_prompts (`int`): Prompts of the dataset.
+        chunk_size (`int`): Prompts of one rollout over all processes.
+        repeats (`int`): Micro-batches that a rollout fills, over all its iterations.
+        shuffle (`bool`): A new random order each epoch.
+        seed (`int`): Of that order.
+
+    Raises:
+        ValueError: If there are fewer prompts than one rollout takes.
+    """
+
+    def __init__(self, num_prompts: int, chunk_size: int, repeats: int, shuffle: bool, seed: int):
+        if num_prompts < chunk_size:
+            raise ValueError(
+                f"The train dataset has {num_prompts} prompts, but one rollout over all processes takes {chunk_size} "
+                "(per_device_train_batch_size x steps_per_generation x processes / num_generations). Lower the batch "
+                "size, raise num_generations or add prompts."
+            )
+        self.num_prompts = num_prompts
+        self.chunk_size = chunk_size
+        self.repeats = repeats
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_prompts // self.chunk_size * self.chunk_size * self.repeats
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(self.num_prompts))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(self.num_prompts, generator=generator).tolist()
+        # Prompts that do not fill a last rollout wait for the next epoch and its other order.
+        for start in range(0, self.num_prompts - self.chunk_size + 1, self.chunk_size):
+            for _ in range(self.repeats):
+                yield from order[start : start + self.chunk_size]
