@@ -296,7 +296,9 @@ class RLTrainer(Trainer):
         return inputs
 
     def floating_point_ops(self, inputs: MicroBatch) -> int:
-        return super().floating_point_ops({"input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)})
+        return super().floating_point_ops(
+            {"input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)}
+        )
 
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
         with self._metrics.phase("update"):
@@ -317,9 +319,7 @@ class RLTrainer(Trainer):
 
     # Into the Trainer: evaluation
 
-    def evaluation_loop(
-        self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_metrics = Metrics()
         self._eval_batches = 0
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -410,7 +410,9 @@ def _default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:
 def _load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTokenizerBase:
     name = model if isinstance(model, str) else model.config._name_or_path
     if not name:
-        raise ValueError("The model was made in memory and names no folder to take a tokenizer from. Pass processing_class.")
+        raise ValueError(
+            "The model was made in memory and names no folder to take a tokenizer from. Pass processing_class."
+        )
     revision = (args.model_init_kwargs or {}).get("revision")
     return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
 

@@ -71,7 +71,9 @@ class CompletionLog:
         )
 
 
-def print_debug(experience: Experience, signal_names: list[str], tokenizer: PreTrainedTokenizerBase, step: int) -> None:
+def print_debug(
+    experience: Experience, signal_names: list[str], tokenizer: PreTrainedTokenizerBase, step: int
+) -> None:
     """Prints each prompt as the policy saw it, special tokens included, and all its completions with their rewards."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for number, prompt in enumerate(experience.prompts):
@@ -80,7 +82,12 @@ def print_debug(experience: Experience, signal_names: list[str], tokenizer: PreT
         for generation in range(experience.num_generations):
             index = number * experience.num_generations + generation
             rollout = experience.rollouts[index]
-            console.print(Rule(f"completion {generation}: {len(rollout.completion_ids)} tokens, {rollout.finish_reason}", align="left"))
+            console.print(
+                Rule(
+                    f"completion {generation}: {len(rollout.completion_ids)} tokens, {rollout.finish_reason}",
+                    align="left",
+                )
+            )
             console.print(tokenizer.decode(rollout.completion_ids))
             signals = zip(signal_names, _readable(experience.signals[index]), strict=True)
             parts = ", ".join(f"{name} {value}" for name, value in signals)

@@ -99,7 +99,9 @@ class RLConfig(TrainingArguments):
     )
     num_completions_to_print: int | None = _field(None, "Rows of that table. Unset: all.")
     log_unique_prompts: bool = _field(False, "One row per prompt in that table.")
-    debug_mode: bool = _field(False, "Print prompts with all their completions and rewards every debug_interval steps.")
+    debug_mode: bool = _field(
+        False, "Print prompts with all their completions and rewards every debug_interval steps."
+    )
     debug_interval: int = _field(20, "Steps between two debug prints.")
 
     def __post_init__(self):
@@ -130,7 +132,9 @@ class RLConfig(TrainingArguments):
         if self.router_aux_loss_coef is not None:
             _at_least("router_aux_loss_coef", self.router_aux_loss_coef, 0)
         if self.remove_unused_columns:
-            raise ValueError("remove_unused_columns=True would take the dataset's columns away from the reward functions. Leave it off.")
+            raise ValueError(
+                "remove_unused_columns=True would take the dataset's columns away from the reward functions. Leave it off."
+            )
         if self.auto_find_batch_size:
             raise ValueError(
                 "auto_find_batch_size is not supported: a smaller batch would no longer hold whole groups of "
@@ -234,4 +238,3 @@ class GRPOConfig(RLConfig):
     def upper_clip(self) -> float:
         """`epsilon_high` with its default for this loss filled in."""
         return resolve_epsilon_high(self.loss_type, self.epsilon, self.epsilon_high)
-

@@ -59,7 +59,13 @@ def split_experience(
         `(B,)`.
     """
     return [
-        _micro_batch(experience, range(start, min(start + batch_size, len(experience.rollouts))), pad_token_id, mask_truncated, device)
+        _micro_batch(
+            experience,
+            range(start, min(start + batch_size, len(experience.rollouts))),
+            pad_token_id,
+            mask_truncated,
+            device,
+        )
         for start in range(0, len(experience.rollouts), batch_size)
     ]
 

@@ -152,8 +152,14 @@ def _frozen_copy(policy: PreTrainedModel, args: RLConfig) -> PreTrainedModel:
     plugin = args.deepspeed_plugin
     if plugin is not None and plugin.zero_stage == 3:
         # The policy's weights are already sharded over the processes and cannot be copied as they are.
-        init_kwargs = {"dtype": policy.dtype, "trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-        reference = create_model_from_path(policy.config._name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
+        init_kwargs = {
+            "dtype": policy.dtype,
+            "trust_remote_code": args.trust_remote_code,
+            **(args.model_init_kwargs or {}),
+        }
+        reference = create_model_from_path(
+            policy.config._name_or_path, architecture=AutoModelForCausalLM, **init_kwargs
+        )
     else:
         reference = copy.deepcopy(policy)
     return reference.eval().requires_grad_(False)
