@@ -217,11 +217,10 @@ def test_shapes_that_would_broadcast_are_refused(batch):
 
 
 @pytest.mark.parametrize("junk", [NAN, INF, -INF, 1e30])
-@pytest.mark.parametrize(
-    "settings", [{"loss_type": "grpo"}, {"loss_type": "cispo"}, None], ids=["grpo", "cispo", "ppo"]
-)
-def test_masked_slots_change_nothing(batch, settings, junk):
-    loss_function = ppo_policy_loss if settings is None else policy_loss
+@pytest.mark.parametrize("loss_type", ["grpo", "cispo", "ppo"])
+def test_masked_slots_change_nothing(batch, loss_type, junk):
+    loss_function = ppo_policy_loss if loss_type == "ppo" else policy_loss
+    settings = {} if loss_type == "ppo" else {"loss_type": loss_type}
     per_token = replace(batch, advantages=batch.advantages[:, None].expand_as(batch.mask))
     clean = run(per_token, loss_function, **settings)
 
