@@ -76,7 +76,12 @@ class RLTrainer(Trainer):
         eval_prompts = self._as_eval_prompts(eval_dataset, tokenizer, args)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
         self._engine = rollout_engine or _make_engine(args)
-        self._scorer = RewardScorer(reward_funcs, args.reward_weights, reward_processing_classes)
+        self._scorer = RewardScorer(
+            reward_funcs,
+            args.reward_weights,
+            reward_processing_classes,
+            model_kwargs={"trust_remote_code": args.trust_remote_code},
+        )
 
         set_seed(args.seed)  # adapters start at random
         fresh_adapters = peft_config is not None
@@ -99,8 +104,7 @@ class RLTrainer(Trainer):
         )
         if self._reference is not None:
             self._reference.prepare(self.accelerator)
-        for reward_model in self._scorer.models:
-            reward_model.to(self.accelerator.device)
+        self._scorer.to(self.accelerator.device)
         self._use_own_progress_bar()
         self.add_callback(_EpochCallback(self))
 
@@ -188,10 +192,10 @@ class RLTrainer(Trainer):
         return signals.to(self.accelerator.device)
 
     def _measure(self, experience: Experience, metrics: Metrics) -> None:
-        metrics.add_values("reward", experience.rewards, with_std=True)
+        metrics.add_values("reward", experience.rewards, std_name="reward_std")
         for name, signal in zip(self._scorer.names, experience.signals.unbind(dim=1), strict=True):
-            metrics.add_values(f"rewards/{name}", signal, with_std=True)
-        metrics.add_values("advantages", experience.advantages, with_std=True)
+            metrics.add_values(f"rewards/{name}/mean", signal, std_name=f"rewards/{name}/std")
+        metrics.add_values("advantages/mean", experience.advantages, std_name="advantages/std")
         lengths, truncated = experience.lengths, experience.truncated
         metrics.add_values("completions/mean_length", lengths)
         metrics.add_range("completions/{}_length", lengths)
@@ -220,7 +224,7 @@ class RLTrainer(Trainer):
         return self._as_prompts(dataset, tokenizer, args)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of prompt numbers. The prompts are rendered when their rollout is made, once for its micro-batches."""
+        """Batches of prompt numbers; prompts are rendered when their rollout is made, once for its micro-batches."""
         if self.train_dataset is None:
             raise ValueError("There is no train_dataset to train on. Pass one to the trainer.")
         args = self.args
@@ -322,7 +326,8 @@ class RLTrainer(Trainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_metrics = Metrics()
         self._eval_batches = 0
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        with self._metrics.clock_stopped():
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         measured = self._eval_metrics.flush(self.accelerator, step=self._eval_batches)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output
@@ -421,6 +426,6 @@ def _make_engine(args: RLConfig) -> RolloutEngine:
     if args.rollout_engine == "torch":
         return TorchEngine(args.max_batch_rows)
     raise ValueError(
-        f"rollout_engine must be 'torch', got {args.rollout_engine!r}. An engine of your own goes to the trainer as an "
-        "object: rollout_engine=MyEngine()."
+        f"rollout_engine must be 'torch', got {args.rollout_engine!r}. An engine of your own goes to the trainer as "
+        "an object: rollout_engine=MyEngine()."
     )

@@ -133,7 +133,7 @@ class RLConfig(TrainingArguments):
             _at_least("router_aux_loss_coef", self.router_aux_loss_coef, 0)
         if self.remove_unused_columns:
             raise ValueError(
-                "remove_unused_columns=True would take the dataset's columns away from the reward functions. Leave it off."
+                "remove_unused_columns=True would take the dataset's columns from the reward functions. Leave it off."
             )
         if self.auto_find_batch_size:
             raise ValueError(
@@ -143,7 +143,7 @@ class RLConfig(TrainingArguments):
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs are visible to a single process, which transformers would drive by "
-                "nn.DataParallel. Start the script with `accelerate launch`, or show it one GPU by CUDA_VISIBLE_DEVICES=0."
+                "nn.DataParallel. Start the script with `accelerate launch`, or show it one by CUDA_VISIBLE_DEVICES=0."
             )
 
     def _check_sampling_distribution(self) -> None:

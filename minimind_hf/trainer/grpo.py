@@ -11,6 +11,12 @@ from .config import GRPOConfig
 from .experience import Experience, MicroBatch, split_experience
 from .metrics import Metrics, token_sum
 
+LOGGED_NAMES = {
+    "clip_low": "clip_ratio/low_mean",
+    "clip_high": "clip_ratio/high_mean",
+    "clip_region": "clip_ratio/region_mean",
+}
+
 
 class GRPOTrainer(RLTrainer):
     """Trains a causal LM by GRPO ([DeepSeekMath](https://arxiv.org/abs/2402.03300)) or CISPO
@@ -112,7 +118,7 @@ class GRPOTrainer(RLTrainer):
         metrics.add_total("policy_loss", loss.detach())
         num_tokens = measured.pop("num_tokens")
         for name, mean in measured.items():
-            metrics.add_mean(name, mean * num_tokens, num_tokens)
+            metrics.add_mean(LOGGED_NAMES.get(name, name), mean * num_tokens, num_tokens)
         metrics.add_mean("entropy", token_sum(scores.entropy, mask), num_tokens)
         if with_router:
             loss = loss + self._router_loss(scores.aux_loss, metrics)

@@ -45,18 +45,18 @@ class _Moments:
 @dataclass
 class _Records:
     moments: dict[str, _Moments] = field(default_factory=lambda: defaultdict(_Moments))
+    std_names: dict[str, str] = field(default_factory=dict)
     totals: dict[str, float | Tensor] = field(default_factory=lambda: defaultdict(float))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lowest: dict[str, float] = field(default_factory=dict)
     highest: dict[str, float] = field(default_factory=dict)
-    with_std: set[str] = field(default_factory=set)
     tokens: int = 0
 
     def as_floats(self) -> "_Records":
         """Returns a copy without tensors: what processes exchange."""
         moments = {name: moments.as_floats() for name, moments in self.moments.items()}
         totals = {name: float(total) for name, total in self.totals.items()}
-        return _Records(moments, totals, dict(self.seconds), self.lowest, self.highest, self.with_std, self.tokens)
+        return _Records(moments, self.std_names, totals, dict(self.seconds), self.lowest, self.highest, self.tokens)
 
     def merge(self, other: "_Records") -> None:
         for name, moments in other.moments.items():
@@ -69,7 +69,7 @@ class _Records:
             self.lowest[name] = min(value, self.lowest.get(name, value))
         for name, value in other.highest.items():
             self.highest[name] = max(value, self.highest.get(name, value))
-        self.with_std |= other.with_std
+        self.std_names |= other.std_names
         self.tokens += other.tokens
 
 
@@ -85,13 +85,13 @@ class Metrics:
         self._since = time.perf_counter()
         self._previous_step = step
 
-    def add_values(self, name: str, values: Tensor, with_std: bool = False) -> None:
-        """Adds values whose mean is logged as `name` (with `with_std`: as `name/mean` and `name/std`); NaN is left out."""
+    def add_values(self, name: str, values: Tensor, std_name: str | None = None) -> None:
+        """Adds values whose mean, and population std under its own name, are logged. NaN is no value."""
         values = values.detach().double()
         values = values[~values.isnan()]
         self._records.moments[name].add(_Moments(values.sum(), values.square().sum(), values.numel()))
-        if with_std:
-            self._records.with_std.add(name)
+        if std_name is not None:
+            self._records.std_names[name] = std_name
 
     def add_mean(self, name: str, total: float | Tensor, count: float | Tensor) -> None:
         """Adds a sum over `count` items; the mean over all items is logged."""
@@ -123,6 +123,15 @@ class Metrics:
         finally:
             self._records.seconds[name] += time.perf_counter() - start
 
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """Keeps what happens inside, such as an evaluation, out of the rate."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._since += time.perf_counter() - start
+
     def flush(self, accelerator: Accelerator, step: int) -> dict[str, float]:
         """Returns the values of all processes since the last flush; every process calls it.
 
@@ -144,11 +153,9 @@ def _summary(records: _Records, steps: int, elapsed: float, num_processes: int) 
     for name, moments in records.moments.items():
         if moments.count == 0:
             continue
-        if name in records.with_std:
-            values[f"{name}/mean"] = moments.mean
-            values[f"{name}/std"] = moments.std
-        else:
-            values[name] = moments.mean
+        values[name] = moments.mean
+        if name in records.std_names:
+            values[records.std_names[name]] = moments.std
     values |= {name: total / steps for name, total in records.totals.items()}
     values |= records.lowest | records.highest
     values |= {f"seconds/{name}": total / steps / num_processes for name, total in records.seconds.items()}

@@ -30,8 +30,8 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
         model = create_model_from_path(model, architecture=AutoModelForCausalLM, **init_kwargs)
     elif args.model_init_kwargs:
         raise ValueError(
-            f"model_init_kwargs ({args.model_init_kwargs}) apply to a model given by its name, but the model is already "
-            f"a {type(model).__name__}. Pass them to its from_pretrained instead."
+            f"model_init_kwargs ({args.model_init_kwargs}) apply to a model given by its name, but the model is "
+            f"already a {type(model).__name__}. Pass them to its from_pretrained instead."
         )
     if peft_config is not None:
         if is_peft_model(model):

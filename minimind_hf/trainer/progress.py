@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress bar: the few numbers that tell whether a run learns. All of them go to the trackers and the log history."""
+"""The progress bar: the few numbers that tell whether a run learns. Trackers and log history get all of them."""
 
 from transformers import ProgressCallback
 
 SHOWN = {
-    "reward/mean": "reward",
+    "reward": "reward",
     "kl_ref": "kl_ref",
     "completions/mean_length": "length",
     "loss": "loss",
@@ -20,10 +20,9 @@ class RLProgressCallback(ProgressCallback):
             return
         if "loss" in logs:
             self.training_bar.set_postfix_str(_short(logs))
-        else:
-            numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
-            self.training_bar.write(" ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
+        elif evaluated := _short(logs, prefix="eval_"):
+            self.training_bar.write(f"step {state.global_step}, evaluation: {evaluated}")
 
 
-def _short(logs: dict) -> str:
-    return ", ".join(f"{label} {logs[name]:.3g}" for name, label in SHOWN.items() if name in logs)
+def _short(logs: dict, prefix: str = "") -> str:
+    return ", ".join(f"{label} {logs[prefix + name]:.3g}" for name, label in SHOWN.items() if prefix + name in logs)
