@@ -204,7 +204,7 @@ class MiniMindConfig(PreTrainedConfig):
         if self.head_dim % 2:
             raise ValueError(
                 f"head_dim is {self.head_dim} (hidden_size={self.hidden_size}, num_attention_heads="
-                f"{self.num_attention_heads}); RoPE rotates pairs, so it must be even. Set head_dim or change the heads."
+                f"{self.num_attention_heads}); RoPE rotates pairs, so it must be even. Set head_dim or other heads."
             )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(

@@ -93,6 +93,11 @@ def router_load_balancing_loss(
 class MiniMindPreTrainedModel(Qwen3MoePreTrainedModel):
     config: MiniMindConfig
 
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        # transformers looks for the dispatching decorator in this file; the experts, and it, are in Qwen3-MoE's.
+        return True
+
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As in transformers; a folder that carries our code names every Auto class, not only this model's."""
         if self.is_remote_code():
@@ -180,6 +185,7 @@ class MiniMindForCausalLM(MiniMindPreTrainedModel, GenerationMixin):
             if weights is None:
                 weights = _real_tokens(attention_mask, hidden_states.shape[1])
             aux_loss = router_load_balancing_loss(outputs.router_logits, self.config.num_experts_per_tok, weights)
+            self._check_router_gradient(aux_loss, hidden_states)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, self.vocab_size, **kwargs)
@@ -203,6 +209,14 @@ class MiniMindForCausalLM(MiniMindPreTrainedModel, GenerationMixin):
         if requested is None:
             requested = self.training and self.config.router_aux_loss_coef > 0
         return requested
+
+    def _check_router_gradient(self, aux_loss: torch.Tensor, hidden_states: torch.Tensor):
+        if self.is_activation_checkpointing and hidden_states.requires_grad and not aux_loss.requires_grad:
+            raise ValueError(
+                "Reentrant gradient checkpointing cuts the router's auxiliary loss off its gradient. Set "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}, or output_router_logits=False to train '
+                "without that loss."
+            )
 
     def _warn_of_blind_router(self):
         config = self.config

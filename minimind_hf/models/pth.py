@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MiniMind's `.pth`: the names and shapes of its tensors, what they tell of the config, reading and writing.
+
+The file is a plain state dict. It is read with `weights_only=True`, so a pickle that would run code is refused.
+"""
+
+import os
+import pickle
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import torch
+
+from .configuration_minimind import MiniMindConfig
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+# RoPE tables that some MiniMind scripts saved along; they follow from the config.
+_TABLES = {"model.freqs_cos", "model.freqs_sin"}
+
+
+class ConversionError(ValueError):
+    """A checkpoint that cannot be converted; the message names the cause and the remedy."""
+
+
+def expected_shapes(config: MiniMindConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of MiniMind's tensors, in the order of MiniMind's own files.
+
+    Args:
+        config (`MiniMindConfig`): The architecture.
+
+    Returns:
+        `dict[str, tuple[int, ...]]`: `lm_head.weight`, which MiniMind stores even when tied, comes last.
+    """
+    hidden, head_dim = config.hidden_size, config.head_dim
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden)}
+    for index in range(config.num_hidden_layers):
+        layer = f"model.layers.{index}"
+        shapes |= {
+            f"{layer}.self_attn.q_proj.weight": (queries, hidden),
+            f"{layer}.self_attn.k_proj.weight": (keys, hidden),
+            f"{layer}.self_attn.v_proj.weight": (keys, hidden),
+            f"{layer}.self_attn.o_proj.weight": (hidden, queries),
+            f"{layer}.self_attn.q_norm.weight": (head_dim,),
+            f"{layer}.self_attn.k_norm.weight": (head_dim,),
+            f"{layer}.input_layernorm.weight": (hidden,),
+            f"{layer}.post_attention_layernorm.weight": (hidden,),
+        }
+        if config.use_moe:
+            shapes[f"{layer}.mlp.gate.weight"] = (config.num_experts, hidden)
+            for expert in range(config.num_experts):
+                shapes |= _mlp_shapes(f"{layer}.mlp.experts.{expert}", hidden, config.moe_intermediate_size)
+        else:
+            shapes |= _mlp_shapes(f"{layer}.mlp", hidden, config.intermediate_size)
+    return shapes | {"model.norm.weight": (hidden,), HEAD: (config.vocab_size, hidden)}
+
+
+def _mlp_shapes(prefix: str, hidden: int, intermediate: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{prefix}.gate_proj.weight": (intermediate, hidden),
+        f"{prefix}.down_proj.weight": (hidden, intermediate),
+        f"{prefix}.up_proj.weight": (intermediate, hidden),
+    }
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Reads the tensors of a MiniMind `.pth` without running anything that the file may hold.
+
+    Args:
+        path (`Path`): A state dict, or a resume file of MiniMind with one under `"model"`.
+
+    Returns:
+        `dict[str, torch.Tensor]`: The tensors on the CPU, in the order of the file.
+
+    Raises:
+        ConversionError: The file is unreadable, holds objects other than tensors, or is no state dict.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ConversionError(
+            f"{path} was refused: it holds more than tensors, or is no torch file ({_first_line(error)}). Unpickling "
+            "such a file could run code, so only plain state dicts are read; save one with "
+            "torch.save(model.state_dict(), path)."
+        ) from error
+    except (RuntimeError, EOFError, BadZipFile, KeyError, ValueError, OSError) as error:
+        raise ConversionError(
+            f"{path} cannot be read as a torch checkpoint; it may be truncated or of another kind "
+            f"({type(error).__name__}: {_first_line(error)}). Copy or download it again."
+        ) from error
+    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        content = content["model"]  # MiniMind's resume files keep the weights beside the optimizer
+    if not isinstance(content, Mapping) or not content:
+        raise ConversionError(f"{path} holds {_describe(content)}, not a state dict of named tensors.")
+    strangers = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
+    if strangers:
+        raise ConversionError(
+            f"{path} is no MiniMind state dict: these entries are no tensors: {listed(strangers)}. Save "
+            "model.state_dict() alone."
+        )
+    return {name: tensor for name, tensor in content.items() if name not in _TABLES}
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def infer_config(weights: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Reads from MiniMind's tensors what they tell of the config.
+
+    Top-k, YaRN, theta, epsilons and token ids leave no trace in the tensors and are not among the result.
+
+    Args:
+        weights (`Mapping[str, torch.Tensor]`): Tensors under MiniMind's names.
+
+    Returns:
+        `dict[str, Any]`: Arguments for [`MiniMindConfig`].
+
+    Raises:
+        ConversionError: A tensor that every MiniMind has is missing or has no sensible shape.
+    """
+    vocab_size, hidden_size = _shape(weights, EMBEDDING, 2)
+    layers = [int(found[1]) for name in weights if (found := re.match(r"model\.layers\.(\d+)\.", name))]
+    (head_dim,) = _shape(weights, "model.layers.0.self_attn.q_norm.weight", 1)
+    queries, _ = _shape(weights, "model.layers.0.self_attn.q_proj.weight", 2)
+    keys, _ = _shape(weights, "model.layers.0.self_attn.k_proj.weight", 2)
+    if queries % head_dim or keys % head_dim:
+        raise ConversionError(
+            f"{queries} query and {keys} key channels do not divide into heads of {head_dim} (the width of q_norm); "
+            "the file is no MiniMind checkpoint."
+        )
+    inferred = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": max(layers) + 1,
+        "num_attention_heads": queries // head_dim,
+        "num_key_value_heads": keys // head_dim,
+        "head_dim": head_dim,
+    }
+    gate = "model.layers.0.mlp.gate.weight"
+    if gate not in weights:
+        return inferred | {"intermediate_size": _shape(weights, "model.layers.0.mlp.gate_proj.weight", 2)[0]}
+    width, _ = _shape(weights, "model.layers.0.mlp.experts.0.gate_proj.weight", 2)
+    num_experts, _ = _shape(weights, gate, 2)
+    return inferred | {
+        "use_moe": True,
+        "num_experts": num_experts,
+        "intermediate_size": width,
+        "moe_intermediate_size": width,
+    }
+
+
+def _shape(weights: Mapping[str, torch.Tensor], name: str, dimensions: int) -> tuple[int, ...]:
+    if name not in weights:
+        raise ConversionError(
+            f"No tensor {name}: every MiniMind checkpoint has it, so this is another model or an older MiniMind. The "
+            f"file has {len(weights)} tensors: {listed(sorted(weights))}."
+        )
+    shape = tuple(weights[name].shape)
+    if len(shape) != dimensions or 0 in shape:
+        raise ConversionError(f"{name} has shape {shape}; MiniMind's has {dimensions} dimension(s), none empty.")
+    return shape
+
+
+def save_tensors(weights: Mapping[str, torch.Tensor], config: MiniMindConfig, path: Path) -> None:
+    """Writes a MiniMind `.pth`; the file appears only when it is complete.
+
+    Args:
+        weights (`Mapping[str, torch.Tensor]`): Tensors under MiniMind's names; a tied head may be absent.
+        config (`MiniMindConfig`): The architecture.
+        path (`Path`): The file to write.
+    """
+    if config.tie_word_embeddings:
+        weights = {**weights, HEAD: weights[EMBEDDING]}
+    ordered = {name: weights[name].contiguous() for name in expected_shapes(config)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as beside:
+        torch.save(ordered, Path(beside) / path.name)
+        os.replace(Path(beside) / path.name, path)
+
+
+def listed(names: list[str], separator: str = ", ", limit: int = 5) -> str:
+    shown = separator.join(names[:limit]) or "none"
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def _describe(content: Any) -> str:
+    return "an empty mapping" if isinstance(content, Mapping) else f"a {type(content).__name__}"

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that every part of the suite may use."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
+
+GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+
+
+@pytest.fixture
+def golden_dir() -> Path:
+    """The folder of shared reference values; the test is skipped where it does not exist."""
+    if not GOLDEN.is_dir():
+        pytest.skip(f"no reference values at {GOLDEN}")
+    return GOLDEN
+
+
+@pytest.fixture
+def tiny_minimind() -> Callable[..., MiniMindForCausalLM]:
+    """Builds a small MiniMind in float32 and evaluation mode; keyword arguments go to its config.
+
+    The initial weights are wide (0.2), so that logits differ by far more than rounding.
+    """
+
+    def build(seed: int = 0, attn_implementation: str | None = None, **overrides: Any) -> MiniMindForCausalLM:
+        sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
+        config = MiniMindConfig(**{**sizes, **heads, "initializer_range": 0.2, **overrides})
+        torch.manual_seed(seed)
+        return MiniMindForCausalLM._from_config(config, attn_implementation=attn_implementation).eval()
+
+    return build
