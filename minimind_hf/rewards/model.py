@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reward models as reward functions.
+
+Two kinds are known: a sequence classification model with one label, scored in batches, and a remote-code model that
+has `get_score(tokenizer, messages)` (InternLM2-Reward), scored one conversation at a time with the history folded
+into the question. Either sees the answer part only, is frozen, and its scores are clamped, so that a single outlier
+cannot rule the statistics of its group.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
+
+from .rules import Completion, answer_part, completion_text
+
+HISTORY_SEPARATOR = "以上是对话历史。我的新问题是："
+_CLASSIFIER = "AutoModelForSequenceClassification"
+
+Prompt = str | list[dict[str, Any]]
+
+
+class RewardModelError(ValueError):
+    """A reward model that cannot be loaded or cannot score."""
+
+
+class RewardModel:
+    """A frozen reward model with the signature of a reward function.
+
+    Args:
+        model (`torch.nn.Module`): A sequence classification model with one label, or a model with `get_score`.
+        tokenizer (`PreTrainedTokenizerBase`):
+            The reward model's own tokenizer, with whose chat template conversations are rendered.
+        batch_size (`int`, *optional*, defaults to 16): Conversations scored at once (sequence classification).
+        max_length (`int`, *optional*):
+            Longest input in tokens; what is in front is cut off. Unset: what the tokenizer and the model state.
+        clamp (`float`, *optional*, defaults to 3.0): Scores are limited to [-clamp, clamp]; `None` for no limit.
+        answer_only (`bool`, *optional*, defaults to `True`):
+            Whether only what comes after `</think>` is scored.
+        name (`str`, *optional*): Name of the signal; by default the last part of the model's path.
+
+    Raises:
+        RewardModelError: If the model has neither one label nor `get_score`, or the tokenizer cannot pad.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_size: int = 16,
+        max_length: int | None = None,
+        clamp: float | None = 3.0,
+        answer_only: bool = True,
+        name: str | None = None,
+    ):
+        if batch_size < 1:
+            raise RewardModelError(f"batch_size must be at least 1, not {batch_size}.")
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.clamp = clamp
+        self.answer_only = answer_only
+        self.name = name or _name_of(model)
+        self.uses_get_score = callable(getattr(model, "get_score", None))
+        self.max_length = max_length
+        if not self.uses_get_score:
+            self._prepare_classifier()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str,
+        *,
+        trust_remote_code: bool = False,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> "RewardModel":
+        """Loads a reward model and its tokenizer.
+
+        Args:
+            path (`str`): Folder or hub name.
+            trust_remote_code (`bool`, *optional*, defaults to `False`): Whether code that comes with the model may
+            run.
+            device (`str` or `torch.device`, *optional*): Where the model is put.
+            dtype (`str` or `torch.dtype`, *optional*): Its parameters' type; unset, the one it was saved in.
+            kwargs: Further arguments of [`RewardModel`].
+
+        Returns:
+            [`RewardModel`]: Ready to be called.
+
+        Raises:
+            RewardModelError: If it cannot be loaded, has more than one label, or has no trained classification head.
+        """
+        model = _load_model(path, trust_remote_code, dtype)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError, ImportError) as error:
+            raise _cannot_load("tokenizer of the reward model", path, error) from error
+        return cls(model, tokenizer, **kwargs).to(device)
+
+    def to(self, device: str | torch.device | None) -> "RewardModel":
+        """Moves the model to a device; `None` leaves it where it is."""
+        if device is not None:
+            self.model.to(device)
+        return self
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompts: Sequence[Prompt],
+        completions: Sequence[Completion],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        **columns: Any,
+    ) -> list[float]:
+        """Scores completions.
+
+        Args:
+            prompts (`list[str]` or `list[list[dict]]`): One prompt per completion.
+            completions (`list[str]` or `list[list[dict]]`): The completions.
+            completion_ids (`list[list[int]]`, *optional*): Not used; a reward model has its own tokenizer.
+            columns: Not used.
+
+        Returns:
+            `list[float]`: One clamped score per completion.
+        """
+        answers = [completion_text(completion) for completion in completions]
+        if self.answer_only:
+            answers = [answer_part(answer) for answer in answers]
+        pairs = list(zip(prompts, answers, strict=True))
+        scores = self._scores_one_by_one(pairs) if self.uses_get_score else self._scores_in_batches(pairs)
+        if self.clamp is not None:
+            scores = scores.clamp(-self.clamp, self.clamp)
+        return scores.tolist()
+
+    def _prepare_classifier(self) -> None:
+        config = self.model.config
+        if config.num_labels != 1:
+            raise RewardModelError(
+                f"The reward model {self.name!r} has num_labels = {config.num_labels}, but a reward is one number. "
+                "Use a sequence classification model trained with num_labels=1, or one that has "
+                "`get_score(tokenizer, messages)`."
+            )
+        # A copy, because the policy may use the same tokenizer object with other settings.
+        self.tokenizer = copy.deepcopy(self.tokenizer)
+        self.tokenizer.padding_side = "right"
+        self.tokenizer.truncation_side = "left"
+        if self.tokenizer.pad_token_id is None:
+            if self.tokenizer.eos_token_id is None:
+                raise RewardModelError(
+                    f"The tokenizer of the reward model {self.name!r} has neither a pad nor an eos token, so that "
+                    "inputs of unequal length cannot be batched. Set `tokenizer.pad_token`."
+                )
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        # The score is read at the last token that is not this one.
+        config.pad_token_id = self.tokenizer.pad_token_id
+        if self.max_length is None:
+            limits = (self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+            self.max_length = min(limit for limit in limits if limit is not None)
+
+    def _scores_in_batches(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
+        encoded = [self._encode(prompt, answer) for prompt, answer in pairs]
+        scores = torch.empty(len(encoded))
+        # Inputs of like length share a batch: less padding, and the same scores.
+        order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]["input_ids"]))
+        for rows in _chunks(order, self.batch_size):
+            batch = self.tokenizer.pad([encoded[i] for i in rows], padding=True, return_tensors="pt")
+            logits = self.model(**batch.to(next(self.model.parameters()).device)).logits
+            scores[rows] = logits[:, 0].float().cpu()
+        return scores
+
+    def _encode(self, prompt: Prompt, answer: str) -> dict[str, list[int]]:
+        if isinstance(prompt, str):
+            return self.tokenizer(prompt + answer, truncation=True, max_length=self.max_length)
+        if not self.tokenizer.chat_template:
+            raise RewardModelError(
+                f"The prompts are lists of messages, but the tokenizer of the reward model {self.name!r} has no chat "
+                "template. Set `tokenizer.chat_template`, or give string prompts."
+            )
+        text = self.tokenizer.apply_chat_template(_with_answer(prompt, answer), tokenize=False)
+        return self.tokenizer(text, truncation=True, max_length=self.max_length, add_special_tokens=False)
+
+    def _scores_one_by_one(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
+        scores = [self.model.get_score(self.tokenizer, folded_conversation(*pair)) for pair in pairs]
+        return torch.tensor([float(score) for score in scores])
+
+
+def folded_conversation(prompt: Prompt, answer: str) -> list[dict[str, str]]:
+    """One question and one answer out of a whole conversation.
+
+    Args:
+        prompt (`str` or `list[dict]`): The prompt; of messages, all but the last become `role: content` lines.
+        answer (`str`): The answer to be scored.
+
+    Returns:
+        `list[dict]`: A user message and an assistant message.
+    """
+    if isinstance(prompt, str):
+        question = prompt
+    else:
+        *history, last, assistant = _with_answer(prompt, answer)
+        answer, question = assistant["content"], last["content"]
+        if history:
+            lines = [f"{message['role']}: {message['content']}" for message in history]
+            question = "\n".join([*lines, HISTORY_SEPARATOR, question])
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _with_answer(messages: list[dict[str, Any]], answer: str) -> list[dict[str, Any]]:
+    """The conversation with its answer; an assistant turn that the prompt began is completed."""
+    if messages[-1]["role"] == "assistant":
+        *messages, begun = messages
+        answer = begun["content"] + answer
+    return [*messages, {"role": "assistant", "content": answer}]
+
+
+def _load_model(path: str, trust_remote_code: bool, dtype: str | torch.dtype | None) -> torch.nn.Module:
+    dtype_kwargs = {} if dtype is None else {"dtype": dtype}
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        remote_classes = getattr(config, "auto_map", None) or {}
+        if trust_remote_code and "AutoModel" in remote_classes and _CLASSIFIER not in remote_classes:
+            model = AutoModel.from_pretrained(path, trust_remote_code=True, **dtype_kwargs)
+            missing = []
+            if not callable(getattr(model, "get_score", None)):
+                raise TypeError(f"its class {type(model).__name__} has no `get_score(tokenizer, messages)`.")
+        else:
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                path, trust_remote_code=trust_remote_code, output_loading_info=True, **dtype_kwargs
+            )
+            missing = sorted(report["missing_keys"])
+    except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
+        raise _cannot_load("reward model", path, error) from error
+    if missing:
+        raise RewardModelError(
+            f"The checkpoint {path!r} lacks the weights {missing[:3]} of a {type(model).__name__}: they would be "
+            "random, and so would the rewards. Give the path of a model trained as a reward model."
+        )
+    return model
+
+
+def _cannot_load(what: str, path: str, error: Exception) -> RewardModelError:
+    return RewardModelError(
+        f"Cannot load the {what} {path!r}: {type(error).__name__}: {error} Check the path, and pass "
+        "trust_remote_code=True if the model comes with its own code and you trust it."
+    )
+
+
+def _name_of(model: torch.nn.Module) -> str:
+    path = getattr(getattr(model, "config", None), "_name_or_path", "") or ""
+    return path.rstrip("/").split("/")[-1] or type(model).__name__
+
+
+def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
+    return (items[i : i + size] for i in range(0, len(items), size))

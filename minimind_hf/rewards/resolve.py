@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user may write for a reward function, turned into a callable with a name.
+
+A string is, in this order: the name of a built-in rule, an import path if it contains a colon (`module:name` or
+`file.py:name`), or else the folder or hub name of a reward model.
+"""
+
+import functools
+import importlib
+import importlib.util
+import operator
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from .model import RewardModel, RewardModelError
+from .rules import REWARD_FUNCTIONS
+
+RewardFunction = Callable[..., Any]
+
+_LOADING_ARGUMENTS = ("trust_remote_code", "device", "dtype")
+
+
+class RewardError(ValueError):
+    """A reward function that cannot be used, or an answer of one that is no reward."""
+
+
+def resolve_reward(
+    spec: str | RewardFunction | torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    model_kwargs: dict[str, Any] | None = None,
+) -> RewardFunction:
+    """Turns a specification into a reward function.
+
+    Args:
+        spec (`str`, `Callable` or `PreTrainedModel`): See above; a callable is returned as it is.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            The tokenizer of a reward model that is given as a model; unset, the one of the model's path.
+        model_kwargs (`dict`, *optional*): Arguments for [`RewardModel`] where the specification means a model.
+
+    Returns:
+        `Callable`: The reward function.
+
+    Raises:
+        RewardError: If there is no such function or model.
+    """
+    if isinstance(spec, str):
+        return _from_string(spec, model_kwargs or {})
+    if isinstance(spec, torch.nn.Module) and hasattr(spec, "config"):
+        return _from_model(spec, tokenizer, model_kwargs or {})
+    if isinstance(spec, type) or not callable(spec):
+        hint = "an instance of it" if isinstance(spec, type) else "a function, a callable object, a string or a model"
+        raise RewardError(f"{spec!r} is no reward function; give {hint}.")
+    return spec
+
+
+def unique_names(functions: Sequence[RewardFunction]) -> list[str]:
+    """A name for each function; a name that is taken gets a number.
+
+    Args:
+        functions (`Sequence[Callable]`): The reward functions.
+
+    Returns:
+        `list[str]`: The names, in the same order.
+    """
+    names: list[str] = []
+    for function in functions:
+        name = base = _name(function)
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{base}_{number}"
+        names.append(name)
+    return names
+
+
+def _name(function: RewardFunction) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", None) or getattr(function, "name", None)
+    if not isinstance(name, str) or not name:
+        name = type(function).__name__
+    return "lambda" if name == "<lambda>" else name
+
+
+def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
+    by_function_name = {function.__name__: function for function in REWARD_FUNCTIONS.values()}
+    if spec in REWARD_FUNCTIONS or spec in by_function_name:
+        return REWARD_FUNCTIONS.get(spec) or by_function_name[spec]
+    if ":" in spec:
+        return _import(spec)
+    try:
+        return RewardModel.from_pretrained(spec, **model_kwargs)
+    except RewardModelError as error:
+        raise RewardError(
+            f"{spec!r} is no built-in reward ({', '.join(REWARD_FUNCTIONS)}), no import path ('module:name' or "
+            f"'file.py:name') and no reward model that can be used: {error}"
+        ) from error
+
+
+def _from_model(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, model_kwargs: dict[str, Any]
+) -> RewardModel:
+    if tokenizer is None:
+        path = getattr(model.config, "_name_or_path", "")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError, ImportError) as error:
+            raise RewardError(
+                f"The reward model {type(model).__name__} came without a tokenizer, and none could be loaded from its "
+                f"path {path!r} ({type(error).__name__}: {error}). Pass it as its entry of the processing classes."
+            ) from error
+    # Where and in what type a model that is given as such lives has been decided by whoever made it.
+    options = {key: value for key, value in model_kwargs.items() if key not in _LOADING_ARGUMENTS}
+    return RewardModel(model, tokenizer, **options)
+
+
+def _import(spec: str) -> RewardFunction:
+    source, _, attribute = spec.rpartition(":")
+    module = _load_file(spec, Path(source)) if source.endswith(".py") else _load_module(spec, source)
+    try:
+        function = operator.attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise RewardError(f"{spec!r}: {source!r} has no {attribute!r}. Check the name after the colon.") from error
+    if isinstance(function, type) or not callable(function):
+        raise RewardError(f"{spec!r} is a {type(function).__name__}, no function or callable object; name one.")
+    return function
+
+
+def _load_module(spec: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise RewardError(
+            f"{spec!r}: the module {name!r} cannot be imported ({type(error).__name__}: {error}). A file outside the "
+            "import path is named with its ending, 'folder/file.py:name'."
+        ) from error
+
+
+def _load_file(spec: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise RewardError(f"{spec!r}: there is no file {str(path)!r} (looked in {Path.cwd()}). Check the path.")
+    # Of its own for each file, so that two files of one name do not become one module.
+    name = f"reward_file_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise RewardError(f"{spec!r}: the file raised {type(error).__name__} when run: {error}") from error
+    return module

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many reward functions become one matrix of signals.
+
+A function is called once with the whole batch, with the arguments it names (or all, if it takes `**kwargs`), as trl
+calls it. Coroutines of async functions run together on one event loop of the scorer's own, so that clients they keep
+live from call to call and a notebook's running loop is no obstacle. What a function answers is checked to the last
+number: `None` means that the signal does not apply to a completion and becomes NaN, anything else that is no finite
+number is an error naming the function and the completion.
+"""
+
+import asyncio
+import inspect
+import math
+import threading
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import Future
+from numbers import Real
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from .resolve import RewardError, RewardFunction, resolve_reward, unique_names
+from .rules import completion_text
+
+_EXCERPT = 200
+
+
+class RewardScorer:
+    """Calls reward functions and collects their signals.
+
+    Args:
+        reward_funcs (`Sequence[str | Callable | PreTrainedModel]`, or one of these):
+            Built-in names (`"length"`), import paths (`"module:name"`, `"file.py:name"`), paths of reward models,
+            models, and callables `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, async
+            ones too.
+        weights (`Sequence[float]`, *optional*): Weight of each signal; 1.0 if unset.
+        processing_classes (`Sequence[PreTrainedTokenizerBase | None]`, or one, *optional*):
+            Tokenizers of the reward models, in the order of `reward_funcs`.
+        model_kwargs (`dict`, *optional*):
+            Arguments of [`RewardModel.from_pretrained`] for functions that are models, for example
+            `trust_remote_code`.
+
+    Attributes:
+        names (`list[str]`): A unique name for each signal.
+        weights (`torch.Tensor` of shape `(num_signals,)`): The weights.
+        functions (`list[Callable]`): The functions that are called.
+
+    Raises:
+        RewardError: If a function cannot be found or loaded, or the numbers of functions and weights differ.
+    """
+
+    def __init__(
+        self,
+        reward_funcs: Sequence[str | RewardFunction | torch.nn.Module] | str | RewardFunction | torch.nn.Module,
+        weights: Sequence[float] | None = None,
+        processing_classes: Sequence[PreTrainedTokenizerBase | None] | PreTrainedTokenizerBase | None = None,
+        *,
+        model_kwargs: dict[str, Any] | None = None,
+    ):
+        specs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
+        if not specs:
+            raise RewardError("There is no reward function. Give at least one, for example reward_funcs=['length'].")
+        tokenizers = _one_each("processing_classes", processing_classes, len(specs), None)
+        self.weights = _check_weights(_one_each("weights", weights, len(specs), 1.0))
+        self.functions = [resolve_reward(s, t, model_kwargs) for s, t in zip(specs, tokenizers, strict=True)]
+        self.names = unique_names(self.functions)
+        self._loop = _LoopThread()
+
+    def to(self, device: str | torch.device) -> "RewardScorer":
+        """Moves the reward models among the functions to a device."""
+        for function in self.functions:
+            if callable(getattr(function, "to", None)):
+                function.to(device)
+        return self
+
+    def close(self) -> None:
+        """Ends the thread in which async functions run, if there is one."""
+        self._loop.close()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        columns: dict[str, Sequence[Any]],
+        **extra: Any,
+    ) -> torch.Tensor:
+        """Scores completions.
+
+        Args:
+            prompts (`list[str]` or `list[list[dict]]`): One prompt per completion.
+            completions (`list[str]` or `list[list[dict]]`): The N completions.
+            completion_ids (`list[list[int]]`): Their token ids.
+            columns (`dict[str, list]`): The other columns of the data set, one value per completion.
+            extra: Further arguments for the functions that take them, as they are (`trainer_state`, ...).
+
+        Returns:
+            `torch.Tensor` of shape `(N, num_signals)`: The signals in float32, NaN where a function answered `None`.
+
+        Raises:
+            RewardError: If a function raises, or answers something that is not one finite number or `None` for each
+                completion.
+        """
+        batch = _Batch(prompts, completions, completion_ids, columns, extra)
+        answers: list[Any] = []
+        try:
+            for name, function in zip(self.names, self.functions, strict=True):
+                answers.append(self._start(name, function, batch))
+            for i, name in enumerate(self.names):
+                answers[i] = self._finish(name, self.functions[i], answers[i], batch)
+        finally:
+            for answer in answers:
+                if isinstance(answer, Future):
+                    answer.cancel()
+        return torch.stack([_checked(n, a, batch) for n, a in zip(self.names, answers, strict=True)], dim=1)
+
+    def _start(self, name: str, function: RewardFunction, batch: "_Batch") -> Any:
+        arguments = batch.arguments_for(name, function)
+        try:
+            answer = function(**arguments)
+        except Exception as error:
+            raise self._blame(name, function, batch, error) from error
+        return self._loop.submit(answer) if inspect.isawaitable(answer) else answer
+
+    def _finish(self, name: str, function: RewardFunction, answer: Any, batch: "_Batch") -> Any:
+        if not isinstance(answer, Future):
+            return answer
+        try:
+            return answer.result()
+        except Exception as error:
+            raise self._blame(name, function, batch, error) from error
+
+    def _blame(self, name: str, function: RewardFunction, batch: "_Batch", error: Exception) -> RewardError:
+        """The error to raise; which completion it was is found by calling the function for one after the other."""
+        cause = f"The reward function {name!r} raised {type(error).__name__}: {error}"
+        for i in range(len(batch)):
+            try:
+                answer = function(**batch.row(i).arguments_for(name, function))
+                if inspect.isawaitable(answer):
+                    self._loop.submit(answer).result()
+            except Exception:
+                return RewardError(f"{cause}\nIt does so for {batch.describe(i)}")
+        return RewardError(
+            f"{cause}\nIt raises only for the whole batch of {len(batch)} completions, for none of them alone; the "
+            f"first is {batch.describe(0)}"
+        )
+
+
+class _Batch:
+    """The arguments of one call, whole or for one completion."""
+
+    def __init__(self, prompts, completions, completion_ids, columns: dict[str, Any], extra: dict[str, Any]):
+        own = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
+        taken = sorted((own.keys() & columns.keys()) | (own.keys() & extra.keys()) | (columns.keys() & extra.keys()))
+        if taken:
+            raise RewardError(
+                f"The column {taken[0]!r} of the data set bears the name of an argument that every reward function "
+                f"receives. Rename it, for example with `dataset.rename_column({taken[0]!r}, 'reference')`."
+            )
+        self.per_completion = {**own, **columns}
+        self.extra = extra
+        for name, values in self.per_completion.items():
+            if len(values) != len(completions):
+                raise RewardError(f"{name!r} has {len(values)} values, but there are {len(completions)} completions.")
+
+    def __len__(self) -> int:
+        return len(self.per_completion["completions"])
+
+    def row(self, i: int) -> "_Batch":
+        one = {name: [values[i]] for name, values in self.per_completion.items()}
+        own = [one.pop(name) for name in ("prompts", "completions", "completion_ids")]
+        return _Batch(*own, one, self.extra)
+
+    def arguments_for(self, name: str, function: RewardFunction) -> dict[str, Any]:
+        """The arguments that the function takes, and an error if it needs one that there is not."""
+        arguments = {**self.per_completion, **self.extra}
+        parameters = _parameters(function)
+        if parameters is None:
+            return arguments
+        kinds = inspect.Parameter
+        needed = [
+            key
+            for key, parameter in parameters.items()
+            if parameter.default is kinds.empty and parameter.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
+        ]
+        missing = [key for key in needed if key not in arguments]
+        if missing:
+            raise RewardError(
+                f"The reward function {name!r} needs the argument {missing[0]!r}, which is no column of the data set; "
+                f"it can have {sorted(arguments)}. Add the column, or give the argument a default."
+            )
+        if any(parameter.kind is kinds.VAR_KEYWORD for parameter in parameters.values()):
+            return arguments
+        return {key: value for key, value in arguments.items() if key in parameters}
+
+    def describe(self, i: int) -> str:
+        prompt = self.per_completion["prompts"][i]
+        prompt = prompt if isinstance(prompt, str) else prompt[-1].get("content")
+        completion = completion_text(self.per_completion["completions"][i])
+        return f"sample {i}:\n  prompt: {_excerpt(prompt)}\n  completion: {_excerpt(completion)}"
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, started when it is first needed."""
+
+    def __init__(self):
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def submit(self, answer: Awaitable[Any]) -> Future:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="async-rewards", daemon=True)
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(_await(answer), self._loop)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = None
+
+
+async def _await(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def _checked(name: str, answer: Any, batch: _Batch) -> torch.Tensor:
+    if isinstance(answer, torch.Tensor):
+        answer = answer.detach().cpu()
+    values = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(values, (list, tuple)):
+        raise RewardError(
+            f"The reward function {name!r} returned {_excerpt(answer)} ({type(answer).__name__}), expected a list of "
+            f"{len(batch)} numbers (one per completion, or None where the signal does not apply)."
+        )
+    if len(values) != len(batch):
+        raise RewardError(
+            f"The reward function {name!r} returned {len(values)} rewards, expected {len(batch)}: one per completion, "
+            "or None where the signal does not apply."
+        )
+    return torch.tensor([_number(name, value, i, batch) for i, value in enumerate(values)], dtype=torch.float32)
+
+
+def _number(name: str, value: Any, i: int, batch: _Batch) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if not isinstance(value, Real) and not _is_numpy_bool(value):
+        raise RewardError(
+            f"The reward function {name!r} returned {_excerpt(value)} ({type(value).__name__}), which is no number, "
+            f"for {batch.describe(i)}"
+        )
+    number = torch.tensor(float(value), dtype=torch.float32)
+    if not number.isfinite():
+        raise RewardError(
+            f"The reward function {name!r} returned {value}, which is no finite number (in float32), for "
+            f"{batch.describe(i)}\nReturn None where the signal does not apply."
+        )
+    return number.item()
+
+
+def _is_numpy_bool(value: Any) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", None) == "b" and getattr(value, "shape", None) == ()
+
+
+def _parameters(function: RewardFunction) -> dict[str, inspect.Parameter] | None:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # builtins and some extension types tell nothing about their arguments
+        return None
+
+
+def _one_each(what: str, values: Any, count: int, default: Any) -> list[Any]:
+    if values is None:
+        return [default] * count
+    values = list(values) if isinstance(values, (list, tuple)) or hasattr(values, "tolist") else [values]
+    if len(values) != count:
+        raise RewardError(f"There are {count} reward functions but {len(values)} {what}. Give one for each function.")
+    return values
+
+
+def _check_weights(weights: list[float]) -> torch.Tensor:
+    for weight in weights:
+        if not isinstance(weight, (Real, torch.Tensor)) or not math.isfinite(weight):
+            raise RewardError(f"The weight {weight!r} is no finite number. Give one number per reward function.")
+    return torch.tensor([float(weight) for weight in weights], dtype=torch.float32)
+
+
+def _excerpt(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _EXCERPT else text[:_EXCERPT] + "..."

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any mixture of reward functions becomes one matrix, and every wrong answer is named with its function and sample."""
+
+import asyncio
+import functools
+import math
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from minimind_hf.rewards import RewardError, RewardModel, RewardScorer, length_reward
+
+PROMPTS = ["p0", "p0", "p1", "p1"]
+COMPLETIONS = ["a", "bb", "ccc", "dddd"]
+IDS = [[1], [2, 2], [3] * 3, [4] * 4]
+COLUMNS = {"answer": ["w", "x", "y", "z"]}
+
+
+def score(functions, weights=None, columns=COLUMNS, **extra) -> torch.Tensor:
+    return RewardScorer(functions, weights)(PROMPTS, COMPLETIONS, IDS, columns, **extra)
+
+
+def characters(prompts, completions, completion_ids, **columns):
+    return [len(completion) for completion in completions]
+
+
+def returning(value):
+    def fixed(completions, **columns):
+        return value
+
+    return fixed
+
+
+class Scaled:
+    def __init__(self, factor, name=None):
+        self.factor = factor
+        if name:
+            self.name = name
+
+    def __call__(self, completions, **columns):
+        return [self.factor * len(completion) for completion in completions]
+
+
+class AsyncScaled(Scaled):
+    async def __call__(self, completions, **columns):
+        await asyncio.sleep(0)
+        return [self.factor * len(completion) for completion in completions]
+
+
+async def async_characters(prompts, completions, completion_ids, **columns):
+    await asyncio.sleep(0)
+    return [float(len(completion)) for completion in completions]
+
+
+# --- what may be passed ----------------------------------------------------------------------------------------------
+
+
+def test_every_form_of_function_in_one_matrix(tmp_path, monkeypatch):
+    (tmp_path / "own_rewards_of_this_test.py").write_text(
+        "class Half:\n    def __call__(self, completions, **_):\n        return [len(c) / 2 for c in completions]\n"
+        "half = Half()\n\ndef third(completions, **_):\n    return [len(c) / 3 for c in completions]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scorer = RewardScorer(
+        [
+            characters,
+            functools.partial(length_reward, min_chars=2),
+            Scaled(2),
+            AsyncScaled(3),
+            async_characters,
+            lambda completions, **_: [0.25] * len(completions),
+            "length",
+            "own_rewards_of_this_test:third",
+            f"{tmp_path / 'own_rewards_of_this_test.py'}:half",
+        ]
+    )
+    assert scorer.names == [
+        "characters", "length_reward", "Scaled", "AsyncScaled", "async_characters", "lambda", "length_reward_2",
+        "third", "Half",
+    ]  # fmt: skip
+    signals = scorer(PROMPTS, COMPLETIONS, IDS, COLUMNS)
+    assert signals.dtype == torch.float32 and signals.shape == (4, 9)
+    # Completion i has i + 1 characters; "length" gives all of them -0.5.
+    expected = [[n, 0.5 if n >= 2 else -0.5, 2 * n, 3 * n, n, 0.25, -0.5, n / 3, n / 2] for n in (1, 2, 3, 4)]
+    torch.testing.assert_close(signals, torch.tensor(expected))
+
+
+def test_built_in_names_and_a_single_function():
+    scorer = RewardScorer(["length", "thinking", "format", "repetition", "repetition_cjk", "length_reward"])
+    assert scorer.names == [
+        "length_reward", "thinking_reward", "format_reward", "repetition_reward", "repetition_reward_cjk",
+        "length_reward_2",
+    ]  # fmt: skip
+    completion = "</think>" + "上中下" * 8
+    # 24 characters after an empty thought: length +0.5, thinking -0.5, format +0.25; \w+ sees one token, characters
+    # show 22 three-grams of 3 kinds: 19 / 22, capped at 0.5.
+    signals = scorer(["p"], [completion], [[1]], {})
+    assert signals.tolist() == [[0.5, -0.5, 0.25, 0.0, -0.5, 0.5]]
+    assert RewardScorer("length").names == RewardScorer(length_reward).names == ["length_reward"]
+
+
+def test_names_are_unique_and_own_names_are_used():
+    def accuracy_2(completions):
+        return [0.0] * len(completions)
+
+    functions = [accuracy_2, Scaled(1, "accuracy"), Scaled(2, "accuracy"), Scaled(3, "accuracy")]
+    assert RewardScorer(functions).names == ["accuracy_2", "accuracy", "accuracy_3", "accuracy_4"]
+
+
+def test_reward_models_as_object_instance_and_path(make_classifier, tokenizer, tmp_path):
+    model = make_classifier()
+    model.save_pretrained(tmp_path / "judge")
+    tokenizer.save_pretrained(tmp_path / "judge")
+    path = str(tmp_path / "judge")
+    scorer = RewardScorer(
+        [RewardModel(model, tokenizer, name="own"), model, path],
+        processing_classes=[None, tokenizer, None],
+        model_kwargs={"batch_size": 3, "dtype": torch.float32},
+    )
+    assert scorer.names == ["own", "LlamaForSequenceClassification", "judge"]
+    assert scorer.functions[2].batch_size == 3
+    signals = scorer.to("cpu")(PROMPTS, COMPLETIONS, IDS, COLUMNS)
+    torch.testing.assert_close(signals[:, 0], signals[:, 1])
+    torch.testing.assert_close(signals[:, 0], signals[:, 2])
+    loaded = type(model).from_pretrained(path)  # knows its path, so that the tokenizer is found
+    torch.testing.assert_close(score([loaded])[:, 0], signals[:, 0])
+
+
+def test_weights():
+    assert RewardScorer([characters, "length"]).weights.tolist() == [1.0, 1.0]
+    weights = RewardScorer([characters, "length"], [2, 0.5]).weights
+    assert weights.tolist() == [2.0, 0.5] and weights.dtype == torch.float32
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_gets_what_it_names():
+    seen = {}
+
+    def narrow(completions, answer):
+        seen["narrow"] = (completions, answer)
+        return [0.0] * 4
+
+    def wide(prompts, **rest):
+        seen["wide"] = (prompts, rest)
+        return [0.0] * 4
+
+    state = object()
+    score([narrow, wide], trainer_state=state)
+    assert seen["narrow"] == (COMPLETIONS, COLUMNS["answer"])
+    rest = {"completions": COMPLETIONS, "completion_ids": IDS, "answer": COLUMNS["answer"], "trainer_state": state}
+    assert seen["wide"] == (PROMPTS, rest)
+
+
+def test_conversational_completions_arrive_as_messages():
+    prompts = [[{"role": "user", "content": "q"}]]
+    completions = [[{"role": "assistant", "content": "four</think>x"}]]
+    signals = RewardScorer([lambda prompts, completions, **_: [len(prompts[0] + completions[0])], "format"])(
+        prompts, completions, [[1]], {}
+    )
+    assert signals.tolist() == [[2.0, 0.25]]
+
+
+def test_a_needed_column_that_is_not_there():
+    def needs_level(completions, level):
+        return level
+
+    with pytest.raises(RewardError, match=r"'needs_level' needs the argument 'level'.*'answer', 'completion_ids'"):
+        score([needs_level])
+
+
+def test_columns_that_bear_reserved_names():
+    with pytest.raises(RewardError, match="column 'completions'.*Rename it"):
+        score([characters], columns={"completions": COMPLETIONS})
+    with pytest.raises(RewardError, match="'trainer_state'"):
+        score([characters], columns={"trainer_state": [1] * 4}, trainer_state=None)
+    with pytest.raises(RewardError, match="'answer' has 1 values, but there are 4 completions"):
+        score([characters], columns={"answer": ["x"]})
+
+
+# --- what may be returned --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 0, True, 2.5],
+        (1, 0, True, 2.5),
+        torch.tensor([1.0, 0.0, 1.0, 2.5], requires_grad=True),
+        np.array([1.0, 0.0, 1.0, 2.5]),
+        [torch.tensor(1.0), torch.tensor([0]), np.True_, np.float32(2.5)],
+        torch.tensor([1.0, 0.0, 1.0, 2.5], dtype=torch.bfloat16),
+    ],
+)
+def test_numbers_of_every_kind(value):
+    assert score([returning(value)])[:, 0].tolist() == [1.0, 0.0, 1.0, 2.5]
+
+
+def test_none_becomes_nan():
+    signals = score([returning([None, 1.0, None, 2.0]), characters])
+    assert signals.isnan().tolist() == [[True, False], [False, False], [True, False], [False, False]]
+    assert signals[1, 0] == 1.0 and signals[3, 0] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0, 2.0], "'fixed' returned 2 rewards, expected 4"),
+        ([], "'fixed' returned 0 rewards, expected 4"),
+        (np.zeros(5), "'fixed' returned 5 rewards, expected 4"),
+        (None, r"'fixed' returned None \(NoneType\), expected a list of 4 numbers"),
+        (1.0, r"'fixed' returned 1.0 \(float\), expected a list"),
+        (torch.tensor(1.0), r"'fixed' returned tensor\(1.\) \(Tensor\), expected a list"),
+        ("good", r"'fixed' returned 'good' \(str\), expected a list"),
+        ({"a": 1}, r"\(dict\), expected a list"),
+        ([0.0, 0.0, math.nan, 0.0], r"'fixed' returned nan.*sample 2:\n  prompt: 'p1'\n  completion: 'ccc'"),
+        ([0.0, -math.inf, 0.0, 0.0], "'fixed' returned -inf.*sample 1:"),
+        ([0.0, 0.0, 0.0, 1e39], r"'fixed' returned 1e\+39.*\(in float32\).*sample 3:"),
+        ([0.0, "good", 0.0, 0.0], r"'fixed' returned 'good' \(str\), which is no number, for sample 1"),
+        ([0.0, 1j, 0.0, 0.0], r"\(complex\), which is no number"),
+        (torch.zeros(4, 2), r"returned \[0.0, 0.0\] \(list\), which is no number, for sample 0"),
+    ],
+)
+def test_wrong_answers_are_named(value, message):
+    with pytest.raises(RewardError, match="(?s)" + message) as caught:
+        score([characters, returning(value)])
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_exception_is_named_with_its_sample_and_kept():
+    def picky(completions, answer):
+        return [{"w": 1, "x": 2, "z": 3}[key] for key in answer]
+
+    with pytest.raises(
+        RewardError, match=r"(?s)'picky' raised KeyError: 'y'.*sample 2:\n  prompt: 'p1'\n  comp.*'ccc'"
+    ) as e:
+        score([picky])
+    assert isinstance(e.value.__cause__, KeyError)
+
+
+def test_an_exception_of_the_batch_alone():
+    def only_small(completions, **_):
+        if len(completions) > 2:
+            raise RuntimeError("too many")
+        return [0.0] * len(completions)
+
+    with pytest.raises(
+        RewardError, match="'only_small' raised RuntimeError: too many\nIt raises only for the whole batch"
+    ):
+        score([only_small])
+
+
+def test_long_texts_are_shown_in_part():
+    scorer = RewardScorer([returning([math.nan])])
+    with pytest.raises(RewardError) as caught:
+        scorer(
+            [[{"role": "user", "content": "p" * 5000}]], [[{"role": "assistant", "content": "c" * 5000}]], [[1]], {}
+        )
+    assert len(str(caught.value)) < 800 and "p" * 100 in str(caught.value) and "c" * 100 in str(caught.value)
+
+
+# --- async -----------------------------------------------------------------------------------------------------------
+
+
+def test_async_functions_run_together():
+    # Each waits for the other: one after the other they would never end.
+    arrived = {}
+
+    def meeting(mine, other):
+        async def function(completions, **_):
+            arrived.setdefault(mine, asyncio.Event()).set()
+            await asyncio.wait_for(arrived.setdefault(other, asyncio.Event()).wait(), timeout=20)
+            return [1.0] * len(completions)
+
+        return function
+
+    assert score([meeting("a", "b"), meeting("b", "a")]).tolist() == [[1.0, 1.0]] * 4
+
+
+def test_async_functions_run_while_others_do():
+    started = threading.Event()
+
+    async def starts(completions, **_):
+        started.set()
+        return [1.0] * len(completions)
+
+    def waits(completions, **_):
+        return [float(started.wait(timeout=20))] * len(completions)
+
+    assert score([starts, waits]).tolist() == [[1.0, 1.0]] * 4
+
+
+def test_the_loop_stays_from_call_to_call():
+    loops = []
+
+    async def remembers(completions, **_):
+        loops.append(asyncio.get_running_loop())
+        return [0.0] * len(completions)
+
+    scorer = RewardScorer([remembers])
+    for _ in range(2):
+        scorer(PROMPTS, COMPLETIONS, IDS, {})
+    assert loops[0] is loops[1]
+    scorer.close()
+    assert loops[0].is_closed()
+    scorer(PROMPTS, COMPLETIONS, IDS, {})
+    assert loops[2] is not loops[0]
+
+
+def test_inside_a_running_loop():
+    async def notebook():
+        return score([async_characters, characters])
+
+    assert asyncio.run(notebook()).tolist() == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
+
+
+def test_async_exception_is_named_with_its_sample():
+    async def picky(completions, **_):
+        await asyncio.sleep(0)
+        return [1 / (len(completion) - 3) for completion in completions]
+
+    with pytest.raises(RewardError, match="(?s)'picky' raised ZeroDivisionError.*sample 2:.*'ccc'") as caught:
+        score([picky])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failure_does_not_wait_for_the_others():
+    async def endless(completions, **_):
+        await asyncio.sleep(60)
+
+    def fails(completions, **_):
+        raise RuntimeError("at once")
+
+    start = time.monotonic()
+    with pytest.raises(RewardError, match="'fails' raised RuntimeError: at once"):
+        score([endless, fails])
+    assert time.monotonic() - start < 20
+
+
+# --- what cannot be used ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ([], "There is no reward function"),
+        ([3], "3 is no reward function; give a function"),
+        ([Scaled], "Scaled.*is no reward function; give an instance of it"),
+        (["no_such_module_here:f"], r"'no_such_module_here:f': the module .*cannot be imported \(ModuleNotFoundError"),
+        (["math:no_such"], "'math' has no 'no_such'. Check the name after the colon"),
+        (["math:pi"], "'math:pi' is a float, no function or callable object"),
+        (["fractions:Fraction"], "'fractions:Fraction' is a ABCMeta"),
+        (["nowhere/own.py:f"], "there is no file 'nowhere/own.py'"),
+    ],
+)
+def test_what_is_no_reward_function(functions, message):
+    with pytest.raises(RewardError, match=message):
+        RewardScorer(functions)
+
+
+def test_a_misspelt_name_lists_what_there_is(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = "'lenght' is no built-in reward (length, thinking, format, repetition, repetition_cjk), no import path"
+    with pytest.raises(RewardError, match=re.escape(message)):
+        RewardScorer(["lenght"])
+
+
+def test_a_file_that_fails(tmp_path):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(RewardError, match="the file raised ZeroDivisionError when run: division by zero"):
+        RewardScorer([f"{tmp_path / 'broken.py'}:f"])
+
+
+def test_two_files_of_one_name(tmp_path):
+    for folder, value in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.py").write_text(f"def f(completions):\n    return [{value}] * len(completions)\n")
+    scorer = RewardScorer([f"{tmp_path}/a/own.py:f", f"{tmp_path}/b/own.py:f"])
+    assert scorer.names == ["f", "f_2"]
+    assert scorer(["p"], ["c"], [[1]], {}).tolist() == [[1.0, 2.0]]
+
+
+def test_weights_that_do_not_fit():
+    with pytest.raises(RewardError, match="There are 2 reward functions but 3 weights"):
+        RewardScorer([characters, "length"], [1.0, 2.0, 3.0])
+    with pytest.raises(RewardError, match="The weight nan is no finite number"):
+        RewardScorer([characters], [math.nan])
+
+
+def test_a_model_without_a_tokenizer(make_classifier):
+    with pytest.raises(RewardError, match="came without a tokenizer.*processing classes"):
+        RewardScorer([make_classifier()])
+
+
+def test_a_function_without_signature_is_called_with_everything():
+    class Opaque:
+        @property
+        def __signature__(self):
+            raise ValueError("none")
+
+        def __call__(self, prompts, completions, completion_ids, answer):
+            return [0.5] * len(answer)
+
+    assert score([Opaque()]).tolist() == [[0.5]] * 4
