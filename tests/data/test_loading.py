@@ -71,6 +71,7 @@ def test_question_column_becomes_one_user_turn(tmp_path):
 
 
 def test_tools_of_different_shape_keep_their_own_fields(tmp_path, tokenizer):
+    tokenizer.chat_template = "{% if tools %}TOOLS {{ tools | tojson }}\n{% endif %}" + tokenizer.chat_template
     tools = [[{"name": "add", "parameters": {"a": "int"}}], [{"name": "now", "zone": "utc"}]]
     rows = [
         {"conversations": [{"role": "system", "content": "s", "tools": tool}, {"role": "user", "content": "u"}]}

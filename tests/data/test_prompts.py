@@ -51,7 +51,7 @@ def test_thinking_reaches_the_template_under_its_own_name(make_tokenizer, argume
 
 
 def test_a_template_without_thinking_is_served_too(make_tokenizer):
-    tokenizer = make_tokenizer(None)
+    tokenizer = make_tokenizer("no_such_argument")
     first, second = (PromptDataset(rows(1), tokenizer, thinking_ratio=ratio)[0] for ratio in (0.0, 1.0))
     assert first == second
 
@@ -290,9 +290,10 @@ def test_tokenizer_without_chat_template(tokenizer):
     assert len(PromptDataset([{"prompt": "strings need none"}], tokenizer)) == 1
 
 
-def test_tokenizer_without_pad_token(make_tokenizer):
+def test_tokenizer_without_pad_token(tokenizer):
+    tokenizer.pad_token = None
     with pytest.raises(PromptError, match=r"has no pad token.*'<\|im_end\|>'.*tokenizer.pad_token = tokenizer.eos"):
-        PromptDataset(rows(1), make_tokenizer(pad_token=None))
+        PromptDataset(rows(1), tokenizer)
 
 
 def test_prompt_without_tokens(tokenizer):

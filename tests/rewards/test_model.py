@@ -25,7 +25,7 @@ ANSWERS = ["hello", "four", "春眠不觉晓，处处闻啼鸟。", "", "red gre
 
 def reference_score(model, tokenizer, prompt, answer) -> float:
     """One unpadded forward of the text that the template is known to give."""
-    text = "".join(f"<s>{m['role']}: {m['content']}</s>" for m in [*prompt, say(answer, "assistant")])
+    text = "".join(f"<|im_start|>{m['role']}: {m['content']}<|im_end|>" for m in [*prompt, say(answer, "assistant")])
     ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
     with torch.no_grad():
         hidden = model.model(input_ids=ids).last_hidden_state[0, -1]
