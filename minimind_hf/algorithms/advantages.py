@@ -90,10 +90,7 @@ def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str =
     elif scale_rewards == "batch":
         centred = centred / masked_mean_var(grouped, kept)[1].sqrt().add(eps)
 
-    # The mean of equal numbers need not be that number in floating point (0.1, six times), so equality is tested on
-    # the rewards themselves.
-    comparable = (count > 1) & ~_all_equal(grouped, kept)
-    return fill_masked(centred, kept & comparable).view(-1)
+    return fill_masked(centred, kept & ~_without_variance(grouped, kept)).view(-1)
 
 
 def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
@@ -109,7 +106,7 @@ def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
     _require_whole_groups(len(rewards), num_generations)
     grouped = rewards.view(-1, num_generations)
     kept = ~grouped.isnan()
-    return (kept.sum(dim=1) < 2) | _all_equal(grouped, kept).view(-1)
+    return _without_variance(grouped, kept).view(-1)
 
 
 def token_rewards(scores: Tensor, mask: Tensor) -> Tensor:
@@ -218,11 +215,13 @@ def _require_whole_groups(num_completions: int, num_generations: int) -> None:
         )
 
 
-def _all_equal(grouped: Tensor, kept: Tensor) -> Tensor:
-    """Whether the kept rewards of each group are bitwise equal, `(P, G)` -> `(P, 1)`."""
+def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:
+    """Whether fewer than two rewards of a group are kept, or all of them are equal, `(P, G)` -> `(P, 1)`."""
+    # The mean of equal numbers need not be that number in floating point (0.1, six times), so the rewards themselves
+    # are compared. With nothing kept, the highest is -inf and the lowest inf.
     highest = fill_masked(grouped, kept, -float("inf")).amax(dim=1, keepdim=True)
     lowest = fill_masked(grouped, kept, float("inf")).amin(dim=1, keepdim=True)
-    return highest == lowest
+    return highest <= lowest
 
 
 def _next_valid(values: Tensor, mask: Tensor) -> Tensor:

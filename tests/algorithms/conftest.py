@@ -2,20 +2,10 @@
 """Tolerances by dtype, and ragged random batches to compare implementations on."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-
-
-@pytest.fixture
-def golden_dir() -> Path:
-    """The folder of the reference files, where the checkout has one beside it."""
-    folder = Path(__file__).parents[3] / "shared" / "golden"
-    if not folder.is_dir():
-        pytest.skip(f"no reference files in {folder}")
-    return folder
 
 
 @pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])

@@ -186,7 +186,7 @@ def test_zero_advantages_leave_only_the_kl(batch):
         assert run(silent, loss_type=loss_type, beta=0.1)[1].abs().max() > 0
 
 
-def test_only_the_policy_receives_a_gradient(batch):
+def test_only_the_model_that_is_trained_receives_a_gradient(batch):
     constants = [batch.old_logprobs, batch.ref_logprobs, batch.advantages]
     for tensor in constants:
         tensor.requires_grad_()
@@ -194,6 +194,9 @@ def test_only_the_policy_receives_a_gradient(batch):
         loss, _ = loss_function(batch.logprobs, *constants, batch.mask)
         gradients = torch.autograd.grad(loss, [batch.logprobs, *constants], allow_unused=True)
         assert gradients[0] is not None and gradients[1:] == (None, None, None)
+    loss, _ = value_loss(batch.logprobs, *constants[:2], batch.mask)
+    gradients = torch.autograd.grad(loss, [batch.logprobs, *constants[:2]], allow_unused=True)
+    assert gradients[0] is not None and gradients[1:] == (None, None)
 
 
 def test_the_reference_may_be_missing_only_without_kl(batch):
@@ -301,6 +304,7 @@ def test_value_loss_agrees_with_a_loop(batch):
     loss, metrics = value_loss(values, old, returns, batch.mask, cliprange_value=0.3)
     assert loss.item() == pytest.approx(sum(terms) / len(terms), rel=1e-12)
     assert metrics["value_clip_fraction"].item() == pytest.approx(clipped / len(terms))
+    assert metrics["num_tokens"].item() == len(terms)
     assert 0 < clipped < len(terms)
 
 
