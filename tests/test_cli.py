@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what it passes on, what it prints, how it fails."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from minimind_hf.cli import main, parse_config_values
+
+
+@pytest.fixture
+def folder(tiny_minimind, tmp_path):
+    tiny_minimind(use_moe=True).half().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_convert_goes_round(folder, tmp_path, capsys):
+    pth, back = tmp_path / "weights.pth", tmp_path / "back"
+    assert main(["convert", str(folder), str(pth)]) == 0
+    assert capsys.readouterr().out == f"wrote {pth}\n"
+    (tmp_path / "more.json").write_text('{"num_experts_per_tok": 3, "rope_theta": 1e4}')
+    overrides = ["--config", str(tmp_path / "more.json"), "num_experts_per_tok=2"]
+    assert main(["convert", str(pth), str(back), *overrides, "--dtype", "bfloat16"]) == 0
+    config = AutoConfig.from_pretrained(back)
+    assert (config.num_experts_per_tok, config.rope_parameters["rope_theta"]) == (2, 1e4)
+    assert config.dtype == torch.bfloat16
+    assert main(["convert", str(back), str(tmp_path / "qwen3"), "--to", "qwen3"]) == 0
+    assert AutoConfig.from_pretrained(tmp_path / "qwen3").model_type == "qwen3_moe"
+
+
+def test_error_is_one_line_and_status_1(folder, tmp_path, capsys):
+    assert main(["convert", str(tmp_path / "absent.pth"), str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("minimind-hf convert: error: ") and "does not exist" in error
+    assert error.count("\n") == 1
+    assert main(["convert", str(folder), str(tmp_path / "out"), "--to", "gguf"]) == 1
+    assert "Unknown target 'gguf'" in capsys.readouterr().err
+
+
+def test_overwrite_is_asked_for(folder, tmp_path, capsys):
+    arguments = ["convert", str(folder), str(tmp_path / "weights.pth")]
+    assert main(arguments) == 0
+    assert main(arguments) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("arguments, status", [([], 2), (["convert"], 2), (["--help"], 0), (["nonsense"], 2)])
+def test_usage(arguments, status, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == status
+    printed = capsys.readouterr()
+    assert "usage: minimind-hf" in printed.out + printed.err
+
+
+def test_config_values_are_json_or_text():
+    items = ["a=2", "b=1e-6", "c=true", "d=True", "e=silu", "f=None", 'g={"rope_type": "default"}', "a=3"]
+    assert parse_config_values(items) == {
+        "a": 3,
+        "b": 1e-6,
+        "c": True,
+        "d": True,
+        "e": "silu",
+        "f": None,
+        "g": {"rope_type": "default"},
+    }
+
+
+@pytest.mark.parametrize("content, message", [(None, "neither a file nor"), ("{", "is no JSON"), ("[1]", "JSON list")])
+def test_config_file_that_is_none(tmp_path, content, message):
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        parse_config_values([str(path)])
+
+
+def test_config_file_is_read(tmp_path):
+    (tmp_path / "a=b.json").write_text(json.dumps({"vocab_size": 7}))
+    assert parse_config_values([str(tmp_path / "a=b.json"), "hidden_size=8"]) == {"vocab_size": 7, "hidden_size": 8}
