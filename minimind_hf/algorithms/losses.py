@@ -2,7 +2,7 @@
 """The losses of GRPO, CISPO and PPO: tensors in, `(loss, metrics)` out.
 
 Log-probabilities are those of the sampling distribution, `(N, C)`, and should be float32 or wider. Every argument but
-`logprobs` and `values` is taken as a constant. Slots outside the mask are replaced before any arithmetic. Metrics are
+`logps` and `values` is taken as a constant. Slots outside the mask are replaced before any arithmetic. Metrics are
 detached scalars, means over the valid tokens of the batch, with their number as `num_tokens`: to combine micro-batches
 or ranks, weigh by it.
 """
@@ -64,8 +64,8 @@ def resolve_epsilon_high(loss_type: str, epsilon: float = 0.2, epsilon_high: flo
 
 
 def grpo_token_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
+    logps: Tensor,
+    old_logps: Tensor,
     advantages: Tensor,
     epsilon: float = 0.2,
     epsilon_high: float | None = None,
@@ -76,8 +76,8 @@ def grpo_token_loss(
     `epsilon_high` of its own is [DAPO](https://arxiv.org/abs/2503.14476)'s.
 
     Args:
-        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
-        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
         advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
         epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1.
         epsilon_high (`float`, *optional*): Distance of the upper clip from 1; `epsilon` by default.
@@ -86,25 +86,25 @@ def grpo_token_loss(
         `Tensor` of shape `(N, C)`.
     """
     upper = 1 + resolve_epsilon_high("grpo", epsilon, epsilon_high)
-    advantages = _per_token(advantages, logprobs)
-    ratio = bounded_exp(logprobs - old_logprobs)
+    advantages = _per_token(advantages, logps)
+    ratio = bounded_exp(logps - old_logps)
     return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, upper) * advantages)
 
 
 def cispo_token_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
+    logps: Tensor,
+    old_logps: Tensor,
     advantages: Tensor,
     epsilon_high: float | None = None,
 ) -> Tensor:
-    """The CISPO loss of each token, `-(clamp(ratio, max=epsilon_high) * A * logprob)` with a constant weight.
+    """The CISPO loss of each token, `-(clamp(ratio, max=epsilon_high) * A * logp)` with a constant weight.
 
     Unlike a clipped surrogate it keeps the gradient of every token and bounds only its weight
     ([MiniMax-M1](https://arxiv.org/abs/2506.13585)).
 
     Args:
-        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
-        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
         advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
         epsilon_high (`float`, *optional*): Largest weight; 5.0 by default.
 
@@ -112,14 +112,14 @@ def cispo_token_loss(
         `Tensor` of shape `(N, C)`.
     """
     upper = resolve_epsilon_high("cispo", epsilon_high=epsilon_high)
-    weight = bounded_exp(logprobs.detach() - old_logprobs).clamp(max=upper)
-    return -(weight * _per_token(advantages, logprobs) * logprobs)
+    weight = bounded_exp(logps.detach() - old_logps).clamp(max=upper)
+    return -(weight * _per_token(advantages, logps) * logps)
 
 
 def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    ref_logprobs: Tensor | None,
+    logps: Tensor,
+    old_logps: Tensor,
+    ref_logps: Tensor | None,
     advantages: Tensor,
     mask: Tensor,
     *,
@@ -134,9 +134,9 @@ def policy_loss(
     """The loss of GRPO or CISPO over a batch, with `beta * k3` to the reference.
 
     Args:
-        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
-        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
-        ref_logprobs (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be `None` when
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
+        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        ref_logps (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be `None` when
             `beta` is 0.
         advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
@@ -153,20 +153,18 @@ def policy_loss(
     Raises:
         ValueError: If a shape does not fit the mask, or `beta` is not 0 and there is no reference.
     """
-    logprobs, old_logprobs, ref_logprobs, advantages = _cleaned(
-        mask, logprobs, old_logprobs, ref_logprobs, advantages, "beta", beta
-    )
+    logps, old_logps, ref_logps, advantages = _cleaned(mask, logps, old_logps, ref_logps, advantages, "beta", beta)
     upper = resolve_epsilon_high(loss_type, epsilon, epsilon_high)
     if loss_type == "cispo":
-        per_token = cispo_token_loss(logprobs, old_logprobs, advantages, upper)
+        per_token = cispo_token_loss(logps, old_logps, advantages, upper)
     else:
-        per_token = grpo_token_loss(logprobs, old_logprobs, advantages, epsilon, upper)
+        per_token = grpo_token_loss(logps, old_logps, advantages, epsilon, upper)
     if beta:
-        per_token = per_token + beta * k3(logprobs, ref_logprobs)
+        per_token = per_token + beta * k3(logps, ref_logps)
     loss = aggregate(per_token, mask, loss_aggregation, denominator, max_completion_length)
 
-    metrics = _ratio_metrics(logprobs, old_logprobs, ref_logprobs, mask)
-    ratio = bounded_exp(logprobs.detach() - old_logprobs)
+    metrics = _ratio_metrics(logps, old_logps, ref_logps, mask)
+    ratio = bounded_exp(logps.detach() - old_logps)
     if loss_type == "cispo":
         low, high = torch.zeros_like(ratio), (ratio > upper).to(ratio.dtype)
     else:
@@ -179,9 +177,9 @@ def policy_loss(
 
 
 def ppo_policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    ref_logprobs: Tensor | None,
+    logps: Tensor,
+    old_logps: Tensor,
+    ref_logps: Tensor | None,
     advantages: Tensor,
     mask: Tensor,
     *,
@@ -195,9 +193,9 @@ def ppo_policy_loss(
     `kl_coef * k3` to the reference.
 
     Args:
-        logprobs (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
-        old_logprobs (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
-        ref_logprobs (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be `None` when
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
+        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        ref_logps (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be `None` when
             `kl_coef` is 0.
         advantages (`Tensor` of shape `(N, C)` or `(N,)`): Advantage of each token, or of each completion.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
@@ -212,17 +210,17 @@ def ppo_policy_loss(
     Raises:
         ValueError: If a shape does not fit the mask, or `kl_coef` is not 0 and there is no reference.
     """
-    logprobs, old_logprobs, ref_logprobs, advantages = _cleaned(
-        mask, logprobs, old_logprobs, ref_logprobs, advantages, "kl_coef", kl_coef
+    logps, old_logps, ref_logps, advantages = _cleaned(
+        mask, logps, old_logps, ref_logps, advantages, "kl_coef", kl_coef
     )
     over = {"how": loss_aggregation, "denominator": denominator, "max_completion_length": max_completion_length}
-    surrogate = aggregate(grpo_token_loss(logprobs, old_logprobs, advantages, clip_epsilon), mask, **over)
-    metrics = _ratio_metrics(logprobs, old_logprobs, ref_logprobs, mask)
+    surrogate = aggregate(grpo_token_loss(logps, old_logps, advantages, clip_epsilon), mask, **over)
+    metrics = _ratio_metrics(logps, old_logps, ref_logps, mask)
     metrics["policy_loss"] = surrogate.detach()
-    metrics["clip_fraction"] = clip_fraction(logprobs, old_logprobs, mask, clip_epsilon)
+    metrics["clip_fraction"] = clip_fraction(logps, old_logps, mask, clip_epsilon)
     if not kl_coef:
         return surrogate, metrics
-    return surrogate + kl_coef * aggregate(k3(logprobs, ref_logprobs), mask, **over), metrics
+    return surrogate + kl_coef * aggregate(k3(logps, ref_logps), mask, **over), metrics
 
 
 def value_loss(
@@ -284,46 +282,43 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     return 1 - torch.where(spread == 0, (unexplained > 0).to(share.dtype), share)
 
 
-def _per_token(advantages: Tensor, logprobs: Tensor) -> Tensor:
+def _per_token(advantages: Tensor, logps: Tensor) -> Tensor:
     if advantages.dim() == 1:
-        advantages = advantages[:, None].expand_as(logprobs)
-    require_same_shape(logprobs, advantages=advantages)
+        advantages = advantages[:, None].expand_as(logps)
+    require_same_shape(logps, advantages=advantages)
     return advantages
 
 
 def _cleaned(
     mask: Tensor,
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    ref_logprobs: Tensor | None,
+    logps: Tensor,
+    old_logps: Tensor,
+    ref_logps: Tensor | None,
     advantages: Tensor,
     coefficient_name: str,
     coefficient: float,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Checks the shapes and replaces the masked slots; everything but `logprobs` comes back as a constant."""
-    if coefficient and ref_logprobs is None:
+    """Checks the shapes and replaces the masked slots; everything but `logps` comes back as a constant."""
+    if coefficient and ref_logps is None:
         raise ValueError(
-            f"`{coefficient_name}`={coefficient} weighs the KL to the reference, but `ref_logprobs` is None. "
+            f"`{coefficient_name}`={coefficient} weighs the KL to the reference, but `ref_logps` is None. "
             f"Pass them, or set `{coefficient_name}` to 0."
         )
-    require_same_shape(mask, logprobs=logprobs, old_logprobs=old_logprobs, ref_logprobs=ref_logprobs)
-    advantages = _per_token(advantages, logprobs)
+    require_same_shape(mask, logps=logps, old_logps=old_logps, ref_logps=ref_logps)
+    advantages = _per_token(advantages, logps)
     constants = [
-        None if tensor is None else fill_masked(tensor.detach(), mask)
-        for tensor in (old_logprobs, ref_logprobs, advantages)
+        None if tensor is None else fill_masked(tensor.detach(), mask) for tensor in (old_logps, ref_logps, advantages)
     ]
-    return fill_masked(logprobs, mask), *constants
+    return fill_masked(logps, mask), *constants
 
 
 @torch.no_grad()
-def _ratio_metrics(
-    logprobs: Tensor, old_logprobs: Tensor, ref_logprobs: Tensor | None, mask: Tensor
-) -> dict[str, Tensor]:
+def _ratio_metrics(logps: Tensor, old_logps: Tensor, ref_logps: Tensor | None, mask: Tensor) -> dict[str, Tensor]:
     metrics = {
-        "ratio_mean": masked_mean(bounded_exp(logprobs - old_logprobs), mask),
-        "approx_kl": approx_kl(logprobs, old_logprobs, mask),
+        "ratio_mean": masked_mean(bounded_exp(logps - old_logps), mask),
+        "approx_kl": approx_kl(logps, old_logps, mask),
         "num_tokens": mask.bool().sum(),
     }
-    if ref_logprobs is not None:
-        metrics["kl_ref"] = masked_mean(k3(logprobs, ref_logprobs), mask)
+    if ref_logps is not None:
+        metrics["kl_ref"] = masked_mean(k3(logps, ref_logps), mask)
     return metrics

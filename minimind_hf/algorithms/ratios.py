@@ -30,7 +30,7 @@ def bounded_exp(x: Tensor) -> Tensor:
     return torch.exp(x.clamp(max=EXP_LINEAR_FROM)) * (1 + torch.relu(x - EXP_LINEAR_FROM))
 
 
-def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+def k3(logps: Tensor, ref_logps: Tensor) -> Tensor:
     """The k3 estimate of `KL(policy || reference)` for each token: `exp(d) - d - 1`, `d = ref - new`.
 
     Unbiased for tokens sampled from the policy, and never negative
@@ -38,26 +38,26 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     beyond 30, like [`bounded_exp`].
 
     Args:
-        logprobs (`Tensor`): Log-probabilities of the policy.
-        ref_logprobs (`Tensor` of the shape of `logprobs`): Log-probabilities of the reference.
+        logps (`Tensor`): Log-probabilities of the policy.
+        ref_logps (`Tensor` of the shape of `logps`): Log-probabilities of the reference.
 
     Returns:
-        `Tensor` of the shape and dtype of `logprobs`.
+        `Tensor` of the shape and dtype of `logps`.
     """
-    d = ref_logprobs - logprobs
+    d = ref_logps - logps
     within = d.clamp(max=EXP_LINEAR_FROM)
     # expm1(d) - d keeps the digits that exp(d) - d - 1 loses near d = 0, where training spends its time.
     return torch.expm1(within) - within + math.expm1(EXP_LINEAR_FROM) * torch.relu(d - EXP_LINEAR_FROM)
 
 
 @torch.no_grad()
-def approx_kl(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
+def approx_kl(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor:
     """How far the policy has moved since sampling: mean of `0.5 * (new - old)^2` over the valid tokens."""
-    return masked_mean(0.5 * (logprobs - old_logprobs) ** 2, mask)
+    return masked_mean(0.5 * (logps - old_logps) ** 2, mask)
 
 
 @torch.no_grad()
-def clip_fraction(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, clip_epsilon: float) -> Tensor:
+def clip_fraction(logps: Tensor, old_logps: Tensor, mask: Tensor, clip_epsilon: float) -> Tensor:
     """Share of the valid tokens whose ratio is further than `clip_epsilon` from 1."""
-    outside = (bounded_exp(logprobs - old_logprobs) - 1).abs() > clip_epsilon
-    return masked_mean(outside.to(logprobs.dtype), mask)
+    outside = (bounded_exp(logps - old_logps) - 1).abs() > clip_epsilon
+    return masked_mean(outside.to(logps.dtype), mask)

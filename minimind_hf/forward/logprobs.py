@@ -64,11 +64,10 @@ def completion_scores(
         "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
         "logits_to_keep": num_logits,
         "use_cache": False,
+        "output_router_logits": with_aux_loss,
     }
     accepted = forward_arguments(model)
     inputs = {name: value for name, value in inputs.items() if name in accepted}
-    if with_aux_loss:
-        inputs["output_router_logits"] = True
     outputs = model(**inputs)
     logits = outputs.logits[:, -num_logits:-1].float() / temperature
     entropy = None

@@ -106,7 +106,7 @@ class RLTrainer(Trainer):
             self._reference.prepare(self.accelerator)
         self._scorer.to(self.accelerator.device)
         self._use_own_progress_bar()
-        self.add_callback(_EpochCallback(self))
+        self.add_callback(_RunCallback(self))
 
         self._buffer: deque[MicroBatch] = deque()
         self._rollouts_made = 0
@@ -119,6 +119,7 @@ class RLTrainer(Trainer):
             args.log_unique_prompts,
         )
         self._checkpoint_to_resume: str | None = None
+        self._nothing_to_learn = False
 
     # What an algorithm adds
 
@@ -269,8 +270,9 @@ class RLTrainer(Trainer):
             if not self._buffer:
                 self._fill_buffer(numbers)
             micro_batches.append(self._buffer.popleft())
-        denominator = self._loss_denominator(micro_batches)
-        return micro_batches, self.accelerator.reduce(denominator, reduction="sum")
+        denominator = self.accelerator.reduce(self._loss_denominator(micro_batches), reduction="sum")
+        self._nothing_to_learn = denominator.item() == 0
+        return micro_batches, denominator
 
     def _fill_buffer(self, numbers: list[int]) -> None:
         seed = self._seed(self._rollouts_made)
@@ -392,8 +394,8 @@ class RLTrainer(Trainer):
             self._checkpoint_to_resume = None
 
 
-class _EpochCallback(TrainerCallback):
-    """Tells metrics, sampler and prompts where a run begins, be it fresh or resumed, and which epoch it is."""
+class _RunCallback(TrainerCallback):
+    """Follows the run, be it fresh or resumed: where metrics begin, which epoch it is, when a step is empty."""
 
     def __init__(self, trainer: RLTrainer):
         self.trainer = trainer
@@ -405,6 +407,12 @@ class _EpochCallback(TrainerCallback):
         epoch = int(state.epoch or 0)
         self.trainer._train_sampler.set_epoch(epoch)
         self.trainer.train_dataset.set_epoch(epoch)
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if self.trainer._nothing_to_learn:
+            # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
+            # momentum and weight decay.
+            self.trainer.optimizer.zero_grad(set_to_none=True)
 
 
 def _default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:

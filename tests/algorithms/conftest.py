@@ -30,9 +30,9 @@ def close(dtype):
 class Batch:
     """A ragged batch of log-probabilities: row 2 is masked out as a whole, some masks have holes."""
 
-    logprobs: Tensor
-    old_logprobs: Tensor
-    ref_logprobs: Tensor
+    logps: Tensor
+    old_logps: Tensor
+    ref_logps: Tensor
     advantages: Tensor
     mask: Tensor
 
@@ -49,11 +49,11 @@ def batch(request) -> Batch:
     lengths[2] = 0
     mask = torch.arange(width) < lengths[:, None]
     mask &= torch.rand(rows, width, generator=generator) > 0.2
-    logprobs = normal(rows, width) - 2
+    logps = normal(rows, width) - 2
     return Batch(
-        logprobs=logprobs.requires_grad_(),
-        old_logprobs=logprobs.detach() + 0.4 * normal(rows, width),
-        ref_logprobs=logprobs.detach() + 0.6 * normal(rows, width),
+        logps=logps.requires_grad_(),
+        old_logps=logps.detach() + 0.4 * normal(rows, width),
+        ref_logps=logps.detach() + 0.6 * normal(rows, width),
         advantages=normal(rows),
         mask=mask,
     )

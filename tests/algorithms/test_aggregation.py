@@ -44,25 +44,25 @@ def loop_aggregate(per_token, mask, how):
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
 def test_agrees_with_a_loop(how, batch):
-    expected = loop_aggregate(batch.logprobs.tolist(), batch.mask.tolist(), how)
-    loss = aggregate(batch.logprobs, batch.mask, how, max_completion_length=LIMIT)
+    expected = loop_aggregate(batch.logps.tolist(), batch.mask.tolist(), how)
+    loss = aggregate(batch.logps, batch.mask, how, max_completion_length=LIMIT)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_micro_batches_add_up_to_the_whole_batch(how, size, batch):
-    whole = aggregate(batch.logprobs**2, batch.mask, how, max_completion_length=LIMIT)
-    (whole_gradient,) = torch.autograd.grad(whole, batch.logprobs)
+    whole = aggregate(batch.logps**2, batch.mask, how, max_completion_length=LIMIT)
+    (whole_gradient,) = torch.autograd.grad(whole, batch.logps)
 
     masks = batch.mask.split(size)
     denominator = sum(loss_denominator(mask, how, LIMIT) for mask in masks)
     parts = []
-    for rows, mask in zip(batch.logprobs.split(size), masks, strict=True):
+    for rows, mask in zip(batch.logps.split(size), masks, strict=True):
         # A micro-batch is only as wide as its longest row.
         width = max(int(mask.sum(dim=0).nonzero().max()) + 1, 1) if mask.any() else 1
         parts.append(aggregate(rows[:, :width] ** 2, mask[:, :width], how, denominator))
-    (gradient,) = torch.autograd.grad(sum(parts), batch.logprobs)
+    (gradient,) = torch.autograd.grad(sum(parts), batch.logps)
     torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, whole_gradient, rtol=1e-12, atol=1e-12)
 

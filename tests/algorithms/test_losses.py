@@ -26,9 +26,9 @@ LIMIT = 10
 def run(batch, loss_function=policy_loss, **settings):
     """Loss, gradient and metrics of a batch."""
     loss, metrics = loss_function(
-        batch.logprobs, batch.old_logprobs, batch.ref_logprobs, batch.advantages, batch.mask, **settings
+        batch.logps, batch.old_logps, batch.ref_logps, batch.advantages, batch.mask, **settings
     )
-    (gradient,) = torch.autograd.grad(loss, batch.logprobs)
+    (gradient,) = torch.autograd.grad(loss, batch.logps)
     return loss, gradient, metrics
 
 
@@ -73,17 +73,17 @@ def test_grpo_clips_where_that_makes_the_objective_smaller():
 @pytest.mark.parametrize("epsilon_high, weights", [(None, [0.5, 1.0, 5.0, 5.0]), (2.0, [0.5, 1.0, 2.0, 2.0])])
 def test_cispo_bounds_the_weight_and_keeps_every_gradient(epsilon_high, weights):
     ratios = torch.tensor([[0.5, 1.0, 5.0, 50.0]], dtype=torch.float64)
-    logprobs = torch.full((1, 4), -1.5, dtype=torch.float64, requires_grad=True)
+    logps = torch.full((1, 4), -1.5, dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([[1.0, -2.0, 1.0, -2.0]], dtype=torch.float64)
-    loss = cispo_token_loss(logprobs, logprobs.detach() - ratios.log(), advantages, epsilon_high)
+    loss = cispo_token_loss(logps, logps.detach() - ratios.log(), advantages, epsilon_high)
     loss.sum().backward()
     slope = -torch.tensor([weights], dtype=torch.float64) * advantages
     torch.testing.assert_close(loss.detach(), slope * -1.5)
-    torch.testing.assert_close(logprobs.grad, slope)
+    torch.testing.assert_close(logps.grad, slope)
 
 
 def test_on_policy_gradients_of_both_losses_are_those_of_reinforce(batch):
-    batch = replace(batch, old_logprobs=batch.logprobs.detach())
+    batch = replace(batch, old_logps=batch.logps.detach())
     gradients = [run(batch, loss_type=kind, beta=0.0)[1] for kind in ("grpo", "cispo")]
     tokens = batch.mask.sum(dim=1, keepdim=True).clamp(min=1)
     sequences = batch.mask.any(dim=1).sum()
@@ -93,7 +93,7 @@ def test_on_policy_gradients_of_both_losses_are_those_of_reinforce(batch):
 
 
 def test_on_policy_nothing_is_clipped(batch):
-    batch = replace(batch, old_logprobs=batch.logprobs.detach())
+    batch = replace(batch, old_logps=batch.logps.detach())
     for loss_type in ("grpo", "cispo"):
         metrics = run(batch, loss_type=loss_type)[2]
         assert metrics["ratio_mean"] == 1
@@ -111,7 +111,7 @@ def loop_policy_loss(batch, loss_type, beta, epsilon, epsilon_high, aggregation)
         for t, valid in enumerate(mask):
             if not valid:
                 continue
-            new, old, ref = (x[i, t].item() for x in (batch.logprobs, batch.old_logprobs, batch.ref_logprobs))
+            new, old, ref = (x[i, t].item() for x in (batch.logps, batch.old_logps, batch.ref_logps))
             advantage = batch.advantages[i].item()
             ratio, d = math.exp(new - old), ref - new
             k3 = math.exp(d) - d - 1
@@ -160,15 +160,15 @@ def test_policy_loss_agrees_with_a_loop(batch, loss_type, epsilon_high, aggregat
 
 def test_gradcheck_where_the_losses_are_smooth(batch):
     # Ratios within 1 +- 0.1, away from the kinks of the clip.
-    old = batch.logprobs.detach() + (batch.old_logprobs - batch.logprobs.detach()).clamp(-0.1, 0.1)
-    batch = replace(batch, old_logprobs=old)
+    old = batch.logps.detach() + (batch.old_logps - batch.logps.detach()).clamp(-0.1, 0.1)
+    batch = replace(batch, old_logps=old)
 
-    def loss(logprobs):
-        return policy_loss(logprobs, old, batch.ref_logprobs, batch.advantages, batch.mask, loss_type="grpo")[0]
+    def loss(logps):
+        return policy_loss(logps, old, batch.ref_logps, batch.advantages, batch.mask, loss_type="grpo")[0]
 
-    assert torch.autograd.gradcheck(loss, batch.logprobs)
-    values = batch.logprobs
-    returns, old_values = batch.ref_logprobs + 3.0, values.detach() + 0.05
+    assert torch.autograd.gradcheck(loss, batch.logps)
+    values = batch.logps
+    returns, old_values = batch.ref_logps + 3.0, values.detach() + 0.05
     assert torch.autograd.gradcheck(lambda v: value_loss(v, old_values, returns, batch.mask)[0], values)
 
 
@@ -187,31 +187,31 @@ def test_zero_advantages_leave_only_the_kl(batch):
 
 
 def test_only_the_model_that_is_trained_receives_a_gradient(batch):
-    constants = [batch.old_logprobs, batch.ref_logprobs, batch.advantages]
+    constants = [batch.old_logps, batch.ref_logps, batch.advantages]
     for tensor in constants:
         tensor.requires_grad_()
     for loss_function in (policy_loss, ppo_policy_loss):
-        loss, _ = loss_function(batch.logprobs, *constants, batch.mask)
-        gradients = torch.autograd.grad(loss, [batch.logprobs, *constants], allow_unused=True)
+        loss, _ = loss_function(batch.logps, *constants, batch.mask)
+        gradients = torch.autograd.grad(loss, [batch.logps, *constants], allow_unused=True)
         assert gradients[0] is not None and gradients[1:] == (None, None, None)
-    loss, _ = value_loss(batch.logprobs, *constants[:2], batch.mask)
-    gradients = torch.autograd.grad(loss, [batch.logprobs, *constants[:2]], allow_unused=True)
+    loss, _ = value_loss(batch.logps, *constants[:2], batch.mask)
+    gradients = torch.autograd.grad(loss, [batch.logps, *constants[:2]], allow_unused=True)
     assert gradients[0] is not None and gradients[1:] == (None, None)
 
 
 def test_the_reference_may_be_missing_only_without_kl(batch):
-    batch = replace(batch, ref_logprobs=None)
+    batch = replace(batch, ref_logps=None)
     assert "kl_ref" not in run(batch, beta=0.0)[2]
     assert "kl_ref" not in run(batch, ppo_policy_loss, kl_coef=0.0)[2]
-    with pytest.raises(ValueError, match="`beta`=0.1.*`ref_logprobs` is None"):
+    with pytest.raises(ValueError, match="`beta`=0.1.*`ref_logps` is None"):
         run(batch, beta=0.1)
     with pytest.raises(ValueError, match="`kl_coef`=0.02"):
         run(batch, ppo_policy_loss)
 
 
 def test_shapes_that_would_broadcast_are_refused(batch):
-    with pytest.raises(ValueError, match="`old_logprobs`"):
-        run(replace(batch, old_logprobs=batch.old_logprobs[:1]))
+    with pytest.raises(ValueError, match="`old_logps`"):
+        run(replace(batch, old_logps=batch.old_logps[:1]))
     with pytest.raises(ValueError, match="`advantages`"):
         run(replace(batch, advantages=batch.advantages[:, None]))
 
@@ -232,9 +232,9 @@ def test_masked_slots_change_nothing(batch, loss_type, junk):
 
     dirty = replace(
         batch,
-        logprobs=spoiled(batch.logprobs).requires_grad_(),
-        old_logprobs=spoiled(batch.old_logprobs),
-        ref_logprobs=spoiled(batch.ref_logprobs),
+        logps=spoiled(batch.logps).requires_grad_(),
+        old_logps=spoiled(batch.old_logps),
+        ref_logps=spoiled(batch.ref_logps),
         advantages=spoiled(per_token.advantages),
     )
     loss, gradient, metrics = run(dirty, loss_function, **settings)
@@ -246,7 +246,7 @@ def test_masked_slots_change_nothing(batch, loss_type, junk):
 def test_masked_slots_change_nothing_in_the_value_loss(batch):
     def evaluate(junk):
         values, old, returns = (
-            x.detach().masked_fill(~batch.mask, junk) for x in (batch.logprobs, batch.old_logprobs, batch.ref_logprobs)
+            x.detach().masked_fill(~batch.mask, junk) for x in (batch.logps, batch.old_logps, batch.ref_logps)
         )
         loss, metrics = value_loss(values.requires_grad_(), old, returns, batch.mask)
         loss.backward()
@@ -270,12 +270,12 @@ def test_a_step_in_which_all_is_masked_out_moves_nothing(batch, loss_function):
 @pytest.mark.parametrize("loss_type", ["grpo", "cispo"])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_float32_survives_extreme_log_ratios(log_ratio, loss_type, advantage):
-    logprobs = torch.full((4, 8), -201.0, requires_grad=True)
+    logps = torch.full((4, 8), -201.0, requires_grad=True)
     other = torch.full((4, 8), -201.0 - log_ratio)
     mask, advantages = torch.ones(4, 8), torch.full((4,), advantage)
-    for old, ref in ((other, logprobs.detach()), (logprobs.detach(), other), (other, other)):
-        loss, metrics = policy_loss(logprobs, old, ref, advantages, mask, loss_type=loss_type)
-        (gradient,) = torch.autograd.grad(loss, logprobs)
+    for old, ref in ((other, logps.detach()), (logps.detach(), other), (other, other)):
+        loss, metrics = policy_loss(logps, old, ref, advantages, mask, loss_type=loss_type)
+        (gradient,) = torch.autograd.grad(loss, logps)
         assert loss.isfinite() and (gradient**2).sum().isfinite()
         assert all(value.isfinite() for value in metrics.values())
 
@@ -294,7 +294,7 @@ def test_ppo_policy_loss_is_the_symmetric_clip_plus_kl(batch, aggregation):
 
 
 def test_value_loss_agrees_with_a_loop(batch):
-    values, old, returns = batch.logprobs, batch.old_logprobs, batch.ref_logprobs
+    values, old, returns = batch.logps, batch.old_logps, batch.ref_logps
     terms, clipped = [], 0
     for v, v_old, ret, valid in zip(*(x.flatten().tolist() for x in (values, old, returns, batch.mask)), strict=True):
         if valid:
@@ -327,12 +327,12 @@ def test_losses_of_micro_batches_add_up(batch, size, aggregation):
         parts = [whole_loss(*piece, **over) for piece in pieces]
         loss = sum(part[0] for part in parts)
         torch.testing.assert_close(loss, whole[0], rtol=1e-12, atol=1e-12)
-        (gradient,) = torch.autograd.grad(loss, batch.logprobs)
+        (gradient,) = torch.autograd.grad(loss, batch.logps)
         torch.testing.assert_close(gradient, whole[1], rtol=1e-12, atol=1e-12)
         tokens = sum(part[1]["num_tokens"] for part in parts)
         kl = sum(part[1]["kl_ref"] * part[1]["num_tokens"] for part in parts) / tokens
         torch.testing.assert_close(kl, whole[2]["kl_ref"])
-    value = value_loss(batch.logprobs, batch.old_logprobs, batch.ref_logprobs, batch.mask, **over)[0]
+    value = value_loss(batch.logps, batch.old_logps, batch.ref_logps, batch.mask, **over)[0]
     parts = [value_loss(*piece[:3], piece[4], **over)[0] for piece in pieces]
     torch.testing.assert_close(sum(parts), value, rtol=1e-12, atol=1e-12)
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that stops and goes on from its checkpoint equals the run that never stopped, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import make_policy, make_prompts
+
+from minimind_hf.trainer.base import ROLLOUT_STATE
+
+SHAPES = {
+    "one rollout a step": {},
+    "checkpoint within a rollout": {"per_device_train_batch_size": 4, "steps_per_generation": 6},
+    "checkpoint between iterations": {"num_iterations": 3},
+    "accumulation": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
+}
+
+
+def settings(**changes) -> dict:
+    return {
+        "scripted": False,
+        "optim": "adamw_torch",
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "max_steps": 7,
+        "save_strategy": "steps",
+        "prompts": [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(5)],
+        "thinking_ratio": 0.5,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("stop", [2, 3, 5])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_resumed_equals_straight(make_trainer, tmp_path, shape, stop):
+    straight = make_trainer(make_policy(), **settings(save_steps=stop, **SHAPES[shape]))
+    straight.train()
+
+    resumed = make_trainer(
+        make_policy(), output_dir=str(tmp_path / "resumed"), **settings(save_steps=100, **SHAPES[shape])
+    )
+    resumed.train(resume_from_checkpoint=f"{straight.args.output_dir}/checkpoint-{stop}")
+    for name, tensor in straight.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    logs = [
+        {step["step"]: (step["loss"], step.get("reward")) for step in trainer.state.log_history if "loss" in step}
+        for trainer in (straight, resumed)
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_a_checkpoint_without_the_rollout_state_is_refused(make_trainer):
+    trainer = make_trainer(**settings(save_steps=2, max_steps=2))
+    trainer.train()
+    checkpoint = f"{trainer.args.output_dir}/checkpoint-2"
+    Path(checkpoint, ROLLOUT_STATE.format(rank=0)).unlink()
+    with pytest.raises(FileNotFoundError, match=r"rollout_state_0.pt is missing.*model_name_or_path"):
+        make_trainer(**settings(save_steps=2)).train(resume_from_checkpoint=checkpoint)
