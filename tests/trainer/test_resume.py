@@ -25,7 +25,7 @@ def settings(**changes) -> dict:
         "lr_scheduler_type": "cosine_with_min_lr",
         "max_steps": 7,
         "save_strategy": "steps",
-        "prompts": [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(5)],
+        "prompts": [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(7)],
         "thinking_ratio": 0.5,
         **changes,
     }
