@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .model import RewardModel
 from .resolve import RewardError, RewardFunction, resolve_reward, unique_names
 from .rules import completion_text
 
@@ -70,7 +71,7 @@ class RewardScorer:
     def to(self, device: str | torch.device) -> "RewardScorer":
         """Moves the reward models among the functions to a device."""
         for function in self.functions:
-            if callable(getattr(function, "to", None)):
+            if isinstance(function, (RewardModel, torch.nn.Module)):
                 function.to(device)
         return self
 
