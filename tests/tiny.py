@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small things that tests of several packages need, made on the spot: tokenizer, policies, prompts, rewards."""
+
+import random
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from minimind_hf import MiniMindConfig, MiniMindForCausalLM, Rollout, RolloutEngine
+from minimind_hf.forward.logprobs import completion_scores
+
+SPECIALS = ("<pad>", "<|im_start|>", "<|im_end|>")
+PAD, BOS, EOS = range(3)
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if open_thinking is defined and open_thinking is true %}<think>\n{% else %}<think>\n\n</think>\n\n"
+    "{% endif %}{% endif %}"
+)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Every byte is one token: the three specials first, then the bytes. 259 ids."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*SPECIALS, *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIALS])
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token=SPECIALS[PAD], bos_token=SPECIALS[BOS], eos_token=SPECIALS[EOS]
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def make_policy(seed: int = 0, scale: float = 4.0, **config) -> MiniMindForCausalLM:
+    """A random MiniMind of 259 tokens, whose distributions are sharp enough (by `scale`) to differ from uniform."""
+    torch.manual_seed(seed)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = MiniMindForCausalLM(MiniMindConfig(vocab_size=259, **shape | config))
+    return _sharpened(model, scale)
+
+
+def make_llama(seed: int = 0, scale: float = 4.0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=259,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+    )
+    return _sharpened(LlamaForCausalLM(config), scale)
+
+
+def _sharpened(model, scale: float):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(scale)
+    return model.eval()
+
+
+def make_prompts(count: int, seed: int = 0) -> list[dict]:
+    """Texts of unequal length."""
+    rng = random.Random(seed)
+    return [{"prompt": "".join(rng.choices("abcdefgh ", k=rng.randint(1, 12))), "number": i} for i in range(count)]
+
+
+def random_ids(rows: int, seed: int = 0, low: int = 1, high: int = 12) -> list[list[int]]:
+    """Token ids (no specials) of unequal length."""
+    rng = random.Random(seed)
+    return [[rng.randrange(3, 259) for _ in range(rng.randint(low, high))] for _ in range(rows)]
+
+
+def share_of_a(completion_ids, **kwargs) -> list[float]:
+    """A reward that varies within a group: the share of ids below 130."""
+    return [sum(token < 130 for token in ids) / len(ids) for ids in completion_ids]
+
+
+class ScriptedEngine(RolloutEngine):
+    """Answers a prompt with completions that depend on its ids alone, scored by the weights that it was given.
+
+    Whatever the shape of batches, ranks and accumulation, the same prompts get the same completions.
+    """
+
+    def __init__(self, temperature: float, longest: int = 6):
+        self.temperature = temperature
+        self.longest = longest
+
+    def sync_weights(self, model, version):
+        self.model, self.version = model, version
+
+    def generate(self, prompt_ids, num_generations, sampling):
+        return [self._rollout(list(ids), number) for ids in prompt_ids for number in range(num_generations)]
+
+    def _rollout(self, prompt, number) -> Rollout:
+        rng = random.Random(f"{prompt} {number}")
+        ids = [rng.randrange(3, 259) for _ in range(rng.randint(1, self.longest))]
+        truncated = rng.random() < 0.3
+        ids = ids if truncated else [*ids, EOS]
+        prompt, completion = torch.tensor([prompt]), torch.tensor([ids])
+        with torch.no_grad():
+            scores = completion_scores(
+                self.model, prompt, torch.ones_like(prompt), completion, torch.ones_like(completion), self.temperature
+            )
+        reason = "length" if truncated else "stop"
+        return Rollout(ids, scores.logps[0].tolist(), reason, weights_version=self.version)
