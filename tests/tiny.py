@@ -39,7 +39,7 @@ def make_policy(seed: int = 0, scale: float = 4.0, **config) -> MiniMindForCausa
     """A random MiniMind of 259 tokens, whose distributions are sharp enough (by `scale`) to differ from uniform."""
     torch.manual_seed(seed)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = MiniMindForCausalLM(MiniMindConfig(vocab_size=259, **shape | config))
+    model = MiniMindForCausalLM(MiniMindConfig(**{"vocab_size": 259} | shape | config))
     return _sharpened(model, scale)
 
 
