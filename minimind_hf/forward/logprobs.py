@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities of completions, in the plain padded layout: prompts padded left, completions padded right.
+"""Log-probabilities of completions, in two layouts.
 
 The log-probabilities are those of the sampling distribution: logits are divided by the sampling temperature, in
-float32, wherever they are scored (policy, reference, critic's policy). This layout is the reference that every faster
-one is tested against.
+float32, wherever they are scored (policy and reference). `padded` is the plain layout, prompts padded left and
+completions padded right; it is the reference that `shared_prompt`, the fast one, is tested against.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
-from .signature import forward_arguments
+from .scoring_head import scoring_head
+from .shared_prompt import PackedBatch
+from .signature import forward_arguments, unwrap
 
 
 @dataclass
@@ -69,10 +71,47 @@ def completion_scores(
     accepted = forward_arguments(model)
     inputs = {name: value for name, value in inputs.items() if name in accepted}
     outputs = model(**inputs)
-    logits = outputs.logits[:, -num_logits:-1].float() / temperature
+    logits = outputs.logits[:, -num_logits:-1]
+    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
     entropy = None
     if with_entropy:
         with torch.no_grad():
             entropy = entropy_from_logits(logits)
     aux_loss = outputs.aux_loss if with_aux_loss else None
     return TokenScores(selective_log_softmax(logits, completion_ids), entropy, aux_loss)
+
+
+def shared_prompt_scores(
+    model: nn.Module, packed: PackedBatch, temperature: float, with_aux_loss: bool = False
+) -> TokenScores:
+    """Scores completions in the shared-prompt layout; [`attach`] must have prepared the model.
+
+    Args:
+        model: A causal LM whose attention goes through transformers' interface.
+        packed ([`PackedBatch`]): The micro-batch; with all its tokens where `with_aux_loss`.
+        temperature (`float`): The sampling temperature that the completions were drawn at.
+        with_aux_loss (`bool`): Also return the router's auxiliary loss.
+
+    Returns:
+        [`TokenScores`], with entropies, of the shape of the padded layout; 0 where there is no token.
+    """
+    head = unwrap(model).get_output_embeddings()
+    vocab_size = unwrap(model).config.get_text_config().vocab_size
+    inputs = {
+        "input_ids": packed.input_ids,
+        "position_ids": packed.position_ids,
+        # Four dimensions say that the mask is ready; the layout's attention makes its own.
+        "attention_mask": packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
+        "shared_prompt": packed.groups,
+        "logits_to_keep": packed.predictors,
+        "use_cache": False,
+    }
+    if "output_router_logits" in forward_arguments(model):
+        inputs["output_router_logits"] = with_aux_loss
+    if with_aux_loss:
+        inputs["router_token_weights"] = packed.token_weights
+    with scoring_head(head, packed.targets, temperature, vocab_size):
+        outputs = model(**inputs)
+    logps, entropy = outputs.logits[0].unbind(dim=1)
+    aux_loss = outputs.aux_loss if with_aux_loss else None
+    return TokenScores(packed.to_padded(logps), packed.to_padded(entropy.detach()), aux_loss)

@@ -30,11 +30,16 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils import logging
 from trl.models.utils import unwrap_model_for_generation
 
 from ..algorithms import total_rewards
 from ..data import PromptDataset, check_tokenizer
+from ..forward.layouts import choose_layout
+from ..forward.linear import use_onednn
+from ..forward.signature import unwrap
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, SamplingParams, TorchEngine, check_rollouts
 from .completions import CompletionLog, print_debug
@@ -44,6 +49,8 @@ from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .sampler import RolloutSampler
+
+logger = logging.get_logger(__name__)
 
 ROLLOUT_STATE = "rollout_state_{rank}.pt"
 _EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
@@ -90,6 +97,7 @@ class RLTrainer(Trainer):
         self._eos_token_ids = eos_token_ids(policy, tokenizer)
         self._vocab_size = policy.get_input_embeddings().num_embeddings
         self._router_loss_coefficient = router_loss_coefficient(policy, args)
+        self.layout = self._prepare_forward(policy, args)
         self._reference = Reference(policy, args, fresh_adapters) if self._kl_weight(args) > 0 else None
 
         super().__init__(
@@ -120,6 +128,20 @@ class RLTrainer(Trainer):
         )
         self._checkpoint_to_resume: str | None = None
         self._nothing_to_learn = False
+
+    def _prepare_forward(self, policy: PreTrainedModel, args: RLConfig) -> str:
+        """Gives the policy the fast paths that it can have, and returns the layout to score completions in."""
+        if args.device.type == "cpu":
+            use_onednn(policy)
+        whole = not is_deepspeed_zero3_enabled()
+        layout, reason = choose_layout(args.forward_layout, policy, self._router_loss_coefficient > 0, whole)
+        if reason is not None:
+            logger.warning(
+                "%s is trained in the padded layout, which is slower, not in shared_prompt: %s.",
+                type(unwrap(policy)).__name__,
+                reason,
+            )
+        return layout
 
     # What an algorithm adds
 

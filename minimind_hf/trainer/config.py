@@ -11,6 +11,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from ..algorithms import LOSS_AGGREGATIONS, LOSS_TYPES, SCALE_REWARDS, resolve_epsilon_high
+from ..forward.layouts import LAYOUTS
 
 OVERLONG_PROMPTS = ("truncate", "drop")
 
@@ -90,6 +91,13 @@ class RLConfig(TrainingArguments):
     rollout_engine: str = _field("torch", "Who draws the completions: 'torch' decodes in this process.")
     max_batch_rows: int = _field(256, "Completions that the torch engine decodes at a time.")
 
+    # Training forward
+    forward_layout: str = _field(
+        "shared_prompt",
+        "'shared_prompt' computes each prompt once for its completions; 'padded' is the plain layout, for models that "
+        "cannot and for comparison. Both give the same numbers.",
+    )
+
     # Rewards
     reward_weights: list[float] | None = _field(None, "One weight per reward function. Unset: all 1.")
 
@@ -117,6 +125,7 @@ class RLConfig(TrainingArguments):
 
     def _check_bounds(self) -> None:
         _choice("overlong_prompts", self.overlong_prompts, OVERLONG_PROMPTS)
+        _choice("forward_layout", self.forward_layout, LAYOUTS)
         _share("thinking_ratio", self.thinking_ratio)
         _share("system_prompt_ratio", self.system_prompt_ratio)
         for name in ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval"):

@@ -55,8 +55,8 @@ def split_experience(
     Returns:
         `list[dict[str, Tensor]]` with, for B completions of at most C tokens behind prompts of at most P:
         `prompt_ids`, `prompt_mask` of shape `(B, P)`, padded left; `completion_ids`, `completion_mask` (real tokens),
-        `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `advantages` of shape
-        `(B,)`.
+        `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `advantages` and
+        `group_ids` (which prompt) of shape `(B,)`.
     """
     return [
         _micro_batch(
@@ -86,6 +86,7 @@ def _micro_batch(
         "loss_mask": pad(loss_masks, padding_value=0),
         "old_logps": pad(old_logps, padding_value=0.0),
         "advantages": experience.advantages[indices.start : indices.stop],
+        "group_ids": torch.tensor([index // experience.num_generations for index in indices]),
     }
     return {name: tensor.to(device) for name, tensor in batch.items()}
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import group_advantages, loss_denominator, policy_loss, zero_variance_groups
-from ..forward.logprobs import completion_scores
+from ..forward.layouts import score_completions
 from .base import RLTrainer
 from .config import GRPOConfig
 from .experience import Experience, MicroBatch, split_experience
@@ -83,15 +83,7 @@ class GRPOTrainer(RLTrainer):
                 batch["ref_logps"] = self._scores(model, batch).logps
 
     def _scores(self, model: nn.Module, batch: MicroBatch, **options: bool):
-        return completion_scores(
-            model,
-            batch["prompt_ids"],
-            batch["prompt_mask"],
-            batch["completion_ids"],
-            batch["completion_mask"],
-            self.args.temperature,
-            **options,
-        )
+        return score_completions(model, batch, self.args.temperature, self.layout, **options)
 
     def _loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
         how, width = self.args.loss_aggregation, self.args.max_completion_length

@@ -213,7 +213,7 @@ def test_lora_trains_adapters_alone(make_model, make_config, tmp_path):
     trainer.save_model(str(tmp_path / "adapter"))
     loaded = PeftModel.from_pretrained(make_model(), tmp_path / "adapter")
     ids = torch.tensor([[5, 6, 7]])
-    torch.testing.assert_close(loaded(ids).logits, trainer.model(ids).logits, atol=1e-6, rtol=0)
+    torch.testing.assert_close(loaded(ids).logits, trainer.model(ids).logits, atol=1e-5, rtol=0)
 
 
 def test_adapters_trained_before_are_their_own_reference(make_config):
@@ -242,7 +242,7 @@ def test_saved_policy_loads_without_missing_or_unexpected_keys(make_trainer, tmp
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     ids = torch.tensor([[5, 6, 7]])
-    torch.testing.assert_close(model(ids).logits, trainer.model(ids).logits.cpu(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(model(ids).logits, trainer.model(ids).logits.cpu(), atol=1e-5, rtol=0)
 
 
 class Faulty(ScriptedEngine):

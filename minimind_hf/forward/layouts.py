@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layout a run scores its completions in.
+
+`shared_prompt` serves every model whose attention goes through transformers' interface and whose head turns hidden
+states into logits without further ado. Whether a model is one of them is asked of its class and config, and then
+tried: both layouts score a few made-up completions, and must agree. Models that cannot fall back to `padded`.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .logprobs import TokenScores, completion_scores, shared_prompt_scores
+from .shared_prompt import attach, detach, pack
+from .signature import forward_arguments, unwrap
+
+LAYOUTS = ("shared_prompt", "padded")
+_PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # in nats; reduced precision: 0.25
+
+
+def score_completions(
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    temperature: float,
+    layout: str,
+    with_entropy: bool = False,
+    with_aux_loss: bool = False,
+) -> TokenScores:
+    """Scores a micro-batch in one of the layouts; they give the same numbers.
+
+    Args:
+        model: A causal LM; for `shared_prompt` one that [`choose_layout`] found fit.
+        batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask` and, of
+            shape `(N,)`, `group_ids`, which are equal for neighbouring rows with the same prompt.
+        temperature (`float`): The sampling temperature that the completions were drawn at.
+        layout (`str`): `"shared_prompt"` or `"padded"`.
+        with_entropy (`bool`), with_aux_loss (`bool`): What else to return.
+
+    Returns:
+        [`TokenScores`] in the shape of the padded layout.
+    """
+    padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
+    if layout == "padded":
+        return completion_scores(model, *padded, temperature, with_entropy, with_aux_loss)
+    packed = pack(*padded, batch["group_ids"], keep_last_tokens=with_aux_loss)
+    return shared_prompt_scores(model, packed, temperature, with_aux_loss)
+
+
+def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool, can_run: bool) -> tuple[str, str | None]:
+    """Prepares a model for the requested layout if it can have it.
+
+    Args:
+        requested (`str`): `"shared_prompt"` or `"padded"`.
+        model: The policy, before anything but peft wraps it.
+        with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
+        can_run (`bool`): Whether the model can be tried now (under ZeRO-3 its weights are not whole yet).
+
+    Returns:
+        `(layout, reason)`: The layout to use, and why it is not the requested one if it is not.
+    """
+    if requested == "padded":
+        return "padded", None
+    reason = _structural_reason(model, with_aux_loss)
+    if reason is None:
+        attach(model)
+        reason = _difference(model) if can_run else None
+        if reason is not None:
+            detach(model)
+    return ("shared_prompt", None) if reason is None else ("padded", reason)
+
+
+def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
+    base = unwrap(model)
+    config = base.config.get_text_config()
+    accepted = forward_arguments(model)
+    if not getattr(base, "_supports_attention_backend", False):
+        return "its attention does not go through transformers' attention interface"
+    if config._attn_implementation not in (None, "sdpa"):
+        return f"it was loaded with attn_implementation={config._attn_implementation!r}, not 'sdpa'"
+    if "logits_to_keep" not in accepted or base.get_output_embeddings() is None:
+        return "its forward has no logits_to_keep, or no language-model head that can be found"
+    other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if other_layers or getattr(config, "sliding_window", None):
+        return (
+            f"some of its layers do not attend to the whole context ({', '.join(sorted(other_layers)) or 'sliding'})"
+        )
+    if with_aux_loss and "router_token_weights" not in accepted:
+        return "its router loss cannot count a prompt token once per completion (router_aux_loss_coef=0 leaves it out)"
+    return None
+
+
+@torch.no_grad()
+def _difference(model: nn.Module) -> str | None:
+    """Tries both layouts on two made-up groups of unequal prompts and completions."""
+    device = next(model.parameters()).device
+    ids = torch.arange(3, 27, device=device) % unwrap(model).config.get_text_config().vocab_size
+    batch = {
+        "prompt_ids": ids.view(4, 6),
+        "prompt_mask": torch.tensor([[1] * 6, [1] * 6, [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]], device=device),
+        "completion_ids": ids.flip(0)[:20].view(4, 5),
+        "completion_mask": torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], device=device),
+        "group_ids": torch.tensor([0, 0, 1, 1], device=device),
+    }
+    batch["prompt_ids"][1], batch["prompt_ids"][3] = batch["prompt_ids"][0], batch["prompt_ids"][2]
+    was_training = model.training
+    model.eval()
+    plain = score_completions(model, batch, 1.0, "padded", with_entropy=True)
+    try:
+        shared = score_completions(model, batch, 1.0, "shared_prompt")
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        return f"trying it raised {type(error).__name__}: {str(error).splitlines()[0]}"
+    finally:
+        model.train(was_training)
+    mask = batch["completion_mask"].bool()
+    logps_differ, entropies_differ = shared.logps - plain.logps, shared.entropy - plain.entropy
+    difference = torch.stack([logps_differ, entropies_differ])[:, mask].abs().max().item()
+    if not difference < _PROBE_TOLERANCE.get(unwrap(model).dtype, 0.25):
+        return f"trying it gave log-probabilities that differ from the padded layout's by {difference:.2g}"
+    return None

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared-prompt layout: a prompt is computed once, its completions attend to it.
+
+All tokens of a micro-batch lie in one row without padding: of each group the prompt, then its completions, each
+without its last token, which predicts nothing (a router's loss is taken over it too, so there it stays). Position ids
+go on from the prompt in every completion. Attention is the only place where tokens meet, so it alone knows the layout:
+a prompt attends to itself, a completion to the prompt and to itself. It attaches to transformers' attention interface
+and hands every other call to the implementation that the model had before.
+"""
+
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from .signature import unwrap
+
+ATTENTION_NAME = "sdpa_shared_prompt"
+
+
+@dataclass
+class Group:
+    """One prompt and its completions in the row of tokens.
+
+    Args:
+        prompt (`slice`): The prompt's tokens.
+        completions (`slice`): The tokens of all its completions, one behind the other.
+        gather (`Tensor` of shape `(G, longest)`, *optional*): Where each completion's tokens lie within
+            `completions`, rows filled up with 0; unset when they are equally long and no gathering is needed.
+        scatter (`Tensor`, *optional*): Where in the flattened `gather` each token of `completions` is.
+        count (`int`): G, completions that have tokens here.
+        mask (`Tensor` of shape `(longest, prompt + longest)`): What a completion's token attends to.
+    """
+
+    prompt: slice
+    completions: slice
+    count: int
+    gather: Tensor | None
+    scatter: Tensor | None
+    mask: Tensor
+
+
+@dataclass
+class PackedBatch:
+    """A micro-batch in the shared-prompt layout.
+
+    Args:
+        input_ids (`Tensor` of shape `(1, T)`), position_ids (`Tensor` of shape `(1, T)`): The row of tokens.
+        token_weights (`Tensor` of shape `(1, T)`): How many tokens of the padded layout each stands for.
+        groups (`list[Group]`): Where prompts and completions lie.
+        predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each completion token.
+        targets (`Tensor` of shape `(K,)`): The completion tokens.
+        slots (`Tensor` of shape `(K,)`): Their places in the flattened `(N, C)` of the padded layout.
+        shape (`tuple[int, int]`): `(N, C)`.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    token_weights: Tensor
+    groups: list[Group]
+    predictors: Tensor
+    targets: Tensor
+    slots: Tensor
+    shape: tuple[int, int]
+
+    def to_padded(self, values: Tensor) -> Tensor:
+        """Puts one value per completion token, shape `(K,)`, into `(N, C)`; 0 where there is no token."""
+        rows, width = self.shape
+        return values.new_zeros(rows * width).index_copy(0, self.slots, values).view(rows, width)
+
+
+def pack(
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    completion_ids: Tensor,
+    completion_mask: Tensor,
+    group_ids: Tensor,
+    keep_last_tokens: bool = False,
+) -> PackedBatch:
+    """Lays out a padded micro-batch without padding and with every prompt once.
+
+    Args:
+        prompt_ids (`Tensor` of shape `(N, P)`), prompt_mask (`Tensor` of shape `(N, P)`): Padded left.
+        completion_ids (`Tensor` of shape `(N, C)`), completion_mask (`Tensor` of shape `(N, C)`): Padded right.
+        group_ids (`Tensor` of shape `(N,)`): Equal for neighbouring rows that share their prompt.
+        keep_last_tokens (`bool`): Keep the token of each completion that predicts nothing.
+
+    Returns:
+        [`PackedBatch`]
+    """
+    device = prompt_ids.device
+    prompt_lengths = prompt_mask.sum(dim=1).tolist()
+    completion_lengths = completion_mask.sum(dim=1).tolist()
+    width = completion_ids.shape[1]
+    pieces, positions, weights, groups, predictors, slots = [], [], [], [], [], []
+    total = 0
+    for _, members in groupby(range(len(prompt_lengths)), key=group_ids.tolist().__getitem__):
+        members = list(members)
+        length = prompt_lengths[members[0]]
+        prompt = slice(total, total + length)
+        pieces.append(prompt_ids[members[0], prompt_ids.shape[1] - length :])
+        positions.append(torch.arange(length))
+        weights.append(torch.full((length,), len(members)))
+        total += length
+        lengths = []
+        for row in members:
+            tokens = completion_lengths[row]
+            kept = tokens if keep_last_tokens else max(tokens - 1, 0)
+            pieces.append(completion_ids[row, :kept])
+            positions.append(torch.arange(length, length + kept))
+            weights.append(torch.ones(kept, dtype=torch.long))
+            if tokens:
+                predictors.append(torch.tensor([prompt.stop - 1, *range(total, total + tokens - 1)]))
+                slots.append(torch.arange(row * width, row * width + tokens))
+            if kept:
+                lengths.append(kept)
+            total += kept
+        groups.append(_group(prompt, slice(prompt.stop, total), lengths, device))
+    slots = torch.cat(slots).to(device)
+    return PackedBatch(
+        input_ids=torch.cat(pieces)[None],
+        position_ids=torch.cat(positions).to(device)[None],
+        token_weights=torch.cat(weights).to(device)[None],
+        groups=groups,
+        predictors=torch.cat(predictors).to(device),
+        targets=completion_ids.flatten()[slots],
+        slots=slots,
+        shape=tuple(completion_ids.shape),
+    )
+
+
+def _group(prompt: slice, completions: slice, lengths: list[int], device: torch.device) -> Group:
+    longest = max(lengths, default=0)
+    mask = torch.ones(longest, prompt.stop - prompt.start + longest, dtype=torch.bool, device=device)
+    mask = mask.tril(diagonal=prompt.stop - prompt.start)
+    if len(set(lengths)) <= 1:
+        return Group(prompt, completions, len(lengths), None, None, mask)
+    counts = torch.tensor(lengths)
+    within = torch.arange(longest) < counts[:, None]
+    starts = counts.cumsum(0) - counts
+    gather = torch.where(within, starts[:, None] + torch.arange(longest), 0)
+    scatter = within.flatten().nonzero().squeeze(1)
+    return Group(prompt, completions, len(lengths), gather.to(device), scatter.to(device), mask)
+
+
+def shared_prompt_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    shared_prompt: list[Group] | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """Attention of transformers' interface; with `shared_prompt` in the layout of this module, else as `sdpa`."""
+    if shared_prompt is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+    options = {"dropout_p": dropout, "scale": scaling}
+    repeats = query.shape[1] // key.shape[1]
+    outputs = []
+    for group in shared_prompt:
+        prompt_key, prompt_value = key[:, :, group.prompt], value[:, :, group.prompt]
+        outputs.append(
+            _attend(query[:, :, group.prompt], prompt_key, prompt_value, repeats, is_causal=True, **options)
+        )
+        if group.count:
+            q, k, v = (_by_completion(states[0, :, group.completions], group) for states in (query, key, value))
+            k = torch.cat([prompt_key.expand(group.count, -1, -1, -1), k], dim=2)
+            v = torch.cat([prompt_value.expand(group.count, -1, -1, -1), v], dim=2)
+            attended = _attend(q, k, v, repeats, attn_mask=group.mask, **options)
+            outputs.append(_by_token(attended, group))
+    return torch.cat(outputs, dim=2).transpose(1, 2), None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, repeats: int, **options) -> Tensor:
+    if repeats > 1:
+        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    return F.scaled_dot_product_attention(query, key, value, **options)
+
+
+def _by_completion(states: Tensor, group: Group) -> Tensor:
+    """`(heads, tokens, dim)` -> `(G, heads, longest, dim)`."""
+    if group.gather is not None:
+        states = states[:, group.gather.flatten()]
+    return states.unflatten(1, (group.count, -1)).transpose(0, 1)
+
+
+def _by_token(states: Tensor, group: Group) -> Tensor:
+    """`(G, heads, longest, dim)` -> `(1, heads, tokens, dim)`."""
+    states = states.transpose(0, 1).flatten(1, 2)
+    if group.scatter is not None:
+        states = states[:, group.scatter]
+    return states[None]
+
+
+AttentionInterface.register(ATTENTION_NAME, shared_prompt_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+
+
+def attach(model: nn.Module) -> None:
+    """Makes a model's attention understand the layout; every other call goes on as before."""
+    unwrap(model).set_attn_implementation(ATTENTION_NAME)
+
+
+def detach(model: nn.Module) -> None:
+    """Undoes [`attach`]."""
+    unwrap(model).set_attn_implementation("sdpa")
