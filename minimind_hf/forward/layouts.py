@@ -80,9 +80,8 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
         return "its forward has no logits_to_keep, or no language-model head that can be found"
     other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if other_layers or getattr(config, "sliding_window", None):
-        return (
-            f"some of its layers do not attend to the whole context ({', '.join(sorted(other_layers)) or 'sliding_window'})"
-        )
+        kinds = ", ".join(sorted(other_layers)) or "sliding_window"
+        return f"some of its layers do not attend to the whole context ({kinds})"
     if with_aux_loss and "router_token_weights" not in accepted:
         return "its router loss cannot count a prompt token once per completion (router_aux_loss_coef=0 leaves it out)"
     return None
