@@ -101,7 +101,7 @@ class RLTrainer(Trainer):
         self._reference = Reference(policy, args, fresh_adapters) if self._kl_weight(args) > 0 else None
 
         super().__init__(
-            model=policy,
+            model=self._trained_model(policy, args),
             args=args,
             data_collator=list,
             train_dataset=train_prompts,
@@ -150,8 +150,16 @@ class RLTrainer(Trainer):
     def _kl_weight(args: RLConfig) -> float:
         """Weight of the KL penalty; at 0 no reference is kept."""
 
+    def _trained_model(self, policy: PreTrainedModel, args: RLConfig) -> nn.Module:
+        """Returns what the optimizer sees: the policy, or a module that holds it (see [`~RLTrainer._policy_of`])."""
+        return policy
+
+    def _policy_of(self, model: nn.Module) -> PreTrainedModel:
+        """Returns the policy in the unwrapped model."""
+        return model
+
     @abstractmethod
-    def _add_advantages(self, experience: Experience) -> None:
+    def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
         """Fills in `experience.advantages`."""
 
     @abstractmethod
@@ -159,8 +167,8 @@ class RLTrainer(Trainer):
         """Cuts an experience into micro-batches with all that the loss needs."""
 
     @abstractmethod
-    def _passes(self) -> int:
-        """Passes over each rollout."""
+    def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+        """Returns `args.micro_batches_per_rollout` micro-batches: all passes over the experience, in order."""
 
     @abstractmethod
     def _loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
@@ -169,6 +177,12 @@ class RLTrainer(Trainer):
     @abstractmethod
     def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
         """The part of a micro-batch in the loss of the whole optimizer step."""
+
+    def _router_loss(self, aux_loss: Tensor, metrics: Metrics) -> Tensor:
+        """The balancing loss of a micro-batch, which weighs as one of all that make the optimizer step."""
+        metrics.add_mean("aux_loss", aux_loss.detach(), 1)
+        share = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        return self._router_loss_coefficient * aux_loss / share
 
     # Steps 1 and 2: rollout and score
 
@@ -181,15 +195,15 @@ class RLTrainer(Trainer):
             completions = self._decode(prompts, rollouts, num_generations)
             signals = self._score(prompts, rollouts, completions, num_generations)
             rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
-        experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards)
-        self._add_advantages(experience)
+        experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed)
+        self._add_advantages(experience, metrics)
         self._measure(experience, metrics)
         return experience
 
     def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
         sampling = SamplingParams(self.args.max_completion_length, self.args.temperature, self._eos_token_ids, seed)
         with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model:
-            self._engine.sync_weights(model, self.state.global_step)
+            self._engine.sync_weights(self._policy_of(model), self.state.global_step)
             rollouts = self._engine.generate(prompt_ids, num_generations, sampling)
         check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self._engine)
         return rollouts
@@ -254,7 +268,7 @@ class RLTrainer(Trainer):
         sampler = RolloutSampler(
             num_prompts=len(self.train_dataset),
             chunk_size=args.prompts_per_rollout * args.world_size,
-            repeats=args.steps_per_generation * self._passes(),
+            repeats=args.micro_batches_per_rollout,
             shuffle=args.shuffle_dataset,
             seed=args.seed,
         )
@@ -296,6 +310,10 @@ class RLTrainer(Trainer):
         self._nothing_to_learn = denominator.item() == 0
         return micro_batches, denominator
 
+    def _skips_update(self) -> bool:
+        """Whether the optimizer step that is due leaves everything as it is; asked once per step, by all processes."""
+        return self._nothing_to_learn
+
     def _fill_buffer(self, numbers: list[int]) -> None:
         seed = self._seed(self._rollouts_made)
         self._rollouts_made += 1
@@ -303,9 +321,7 @@ class RLTrainer(Trainer):
             [self.train_dataset[number] for number in numbers], self.args.num_generations, seed, self._metrics
         )
         self._show(experience)
-        micro_batches = self._micro_batches(experience, self._metrics)
-        for _ in range(self._passes()):
-            self._buffer.extend(micro_batches)
+        self._buffer.extend(self._training_batches(experience, self._metrics))
 
     def _seed(self, number: int) -> int:
         """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process)."""
@@ -431,7 +447,7 @@ class _RunCallback(TrainerCallback):
         self.trainer.train_dataset.set_epoch(epoch)
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if self.trainer._nothing_to_learn:
+        if self.trainer._skips_update():
             # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
             # momentum and weight decay.
             self.trainer.optimizer.zero_grad(set_to_none=True)

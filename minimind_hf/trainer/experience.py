@@ -23,7 +23,10 @@ class Experience:
         num_generations (`int`): Completions per prompt.
         signals (`Tensor` of shape `(N, F)`): What each reward function said; NaN where it does not apply.
         rewards (`Tensor` of shape `(N,)`): Weighted sums; NaN for completions left out of their group.
+        seed (`int`): The seed that they were sampled with.
         advantages (`Tensor` of shape `(N,)`): Filled in by the algorithm.
+        tokens (`dict[str, Tensor]`, *optional*): All completions as one padded batch with what the algorithm knows of
+            each token, where it judges them one by one.
     """
 
     prompts: list[dict]
@@ -32,7 +35,9 @@ class Experience:
     num_generations: int
     signals: Tensor
     rewards: Tensor
+    seed: int = 0
     advantages: Tensor | None = None
+    tokens: MicroBatch | None = None
 
     def prompt_of(self, index: int) -> dict:
         """Returns the prompt that completion `index` answers."""
@@ -55,8 +60,8 @@ def split_experience(
     Returns:
         `list[dict[str, Tensor]]` with, for B completions of at most C tokens behind prompts of at most P:
         `prompt_ids`, `prompt_mask` of shape `(B, P)`, padded left; `completion_ids`, `completion_mask` (real tokens),
-        `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `advantages` and
-        `group_ids` (which prompt) of shape `(B,)`.
+        `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `group_ids` (which
+        prompt) and, once the experience has them, `advantages` of shape `(B,)`.
     """
     return [
         _micro_batch(
@@ -85,9 +90,10 @@ def _micro_batch(
         "completion_mask": pad([torch.ones_like(ids) for ids in completions], padding_value=0),
         "loss_mask": pad(loss_masks, padding_value=0),
         "old_logps": pad(old_logps, padding_value=0.0),
-        "advantages": experience.advantages[indices.start : indices.stop],
         "group_ids": torch.tensor([index // experience.num_generations for index in indices]),
     }
+    if experience.advantages is not None:
+        batch["advantages"] = experience.advantages[indices.start : indices.stop]
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 

@@ -48,10 +48,7 @@ class GRPOTrainer(RLTrainer):
     def _kl_weight(args: GRPOConfig) -> float:
         return args.beta
 
-    def _passes(self) -> int:
-        return self.args.num_iterations
-
-    def _add_advantages(self, experience: Experience) -> None:
+    def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
         own = len(experience.rewards)
         rewards = self.accelerator.gather(experience.rewards)
         advantages = group_advantages(rewards, experience.num_generations, self.args.scale_rewards)
@@ -75,6 +72,9 @@ class GRPOTrainer(RLTrainer):
             with metrics.phase("reference"):
                 self._add_reference_logps(micro_batches)
         return micro_batches
+
+    def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+        return self._micro_batches(experience, metrics) * self.args.num_iterations
 
     @torch.no_grad()
     def _add_reference_logps(self, micro_batches: list[MicroBatch]) -> None:
@@ -115,9 +115,3 @@ class GRPOTrainer(RLTrainer):
         if with_router:
             loss = loss + self._router_loss(scores.aux_loss, metrics)
         return loss
-
-    def _router_loss(self, aux_loss: Tensor, metrics: Metrics) -> Tensor:
-        """The balancing loss of a micro-batch, which weighs as one of all that make the optimizer step."""
-        metrics.add_mean("aux_loss", aux_loss.detach(), 1)
-        share = self.current_gradient_accumulation_steps * self.accelerator.num_processes
-        return self._router_loss_coefficient * aux_loss / share
