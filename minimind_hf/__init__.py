@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from .data import PromptDataset, load_prompts
     from .rewards import RewardModel, RewardScorer
     from .rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine
-    from .trainer import GRPOConfig, GRPOTrainer, RLConfig
+    from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "GRPOConfig": ".trainer",
     "GRPOTrainer": ".trainer",
+    "PPOConfig": ".trainer",
+    "PPOTrainer": ".trainer",
     "PromptDataset": ".data",
     "RLConfig": ".trainer",
     "RewardModel": ".rewards",
@@ -45,6 +47,8 @@ __all__ = [
     "MiniMindForSequenceClassification",
     "MiniMindForTokenClassification",
     "MiniMindModel",
+    "PPOConfig",
+    "PPOTrainer",
     "PromptDataset",
     "RLConfig",
     "RewardModel",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainers, on transformers.Trainer."""
 
-from .config import GRPOConfig, RLConfig
+from .config import GRPOConfig, PPOConfig, RLConfig
 from .grpo import GRPOTrainer
+from .ppo import PPOTrainer
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "RLConfig"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "PPOConfig", "PPOTrainer", "RLConfig"]

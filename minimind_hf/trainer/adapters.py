@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several adapters on one frozen base, each with its own task, all of them trained in the same step.
+
+peft's own switches make the adapter that they activate trainable and freeze the others. Here a switch says which
+adapter computes and nothing else: what is trainable was decided when the model was built.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from peft import PeftModel
+from torch import nn
+
+POLICY_ADAPTER = "default"
+CRITIC_ADAPTER = "critic"
+
+
+def activate(policy: PeftModel, name: str) -> None:
+    """Computes with the adapter `name` from now on."""
+    with _trainability_kept(policy):
+        policy.set_adapter(name)
+
+
+@contextmanager
+def active_adapter(policy: PeftModel, name: str) -> Iterator[None]:
+    """Computes with the adapter `name` while the context lasts."""
+    previous = policy.active_adapter
+    if name == previous:
+        yield
+        return
+    activate(policy, name)
+    try:
+        yield
+    finally:
+        activate(policy, previous)
+
+
+@contextmanager
+def adapters_off(policy: PeftModel) -> Iterator[None]:
+    """Computes with the base alone while the context lasts."""
+    with _trainability_kept(policy), policy.disable_adapter():
+        yield
+
+
+@contextmanager
+def _trainability_kept(policy: PeftModel) -> Iterator[None]:
+    flags = [(parameter, parameter.requires_grad) for parameter in policy.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, requires_grad in flags:
+            parameter.requires_grad_(requires_grad)
+
+
+def recompute_contexts(policy: PeftModel) -> tuple:
+    """The `context_fn` of a checkpointed layer: it is recomputed with the adapter that it was computed with."""
+    return nullcontext(), active_adapter(policy, policy.active_adapter)
+
+
+def belongs_to(parameter_name: str, adapter: str) -> bool:
+    """Whether a parameter of a peft model is one of this adapter's."""
+    return f".{adapter}." in parameter_name or parameter_name.endswith(f".{adapter}")
+
+
+class BorrowedTrunk(nn.Module):
+    """The trunk of the policy, computing with the critic's adapter; it owns no weights."""
+
+    def __init__(self, policy: PeftModel):
+        super().__init__()
+        self.__dict__["_policy"] = policy  # not as a submodule: its weights are registered once, with the policy
+
+    def forward(self, *args, **kwargs):
+        with active_adapter(self._policy, CRITIC_ADAPTER):
+            return self._policy.get_base_model().base_model(*args, **kwargs)

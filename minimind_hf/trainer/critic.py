@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The critic: a token classifier of one label, which exists for every architecture that transformers knows.
+
+It starts from the policy's weights, so that only its head is new; or from a folder of its own. With adapters it can
+live on the policy's frozen base as one more adapter, and then owns nothing but that adapter and the head.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from accelerate.utils import is_peft_model
+from peft import PeftConfig, PeftModel, TaskType, get_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+from transformers.utils.peft_utils import find_adapter_config_file
+from trl.trainer.utils import disable_dropout_in_model
+
+from ..forward.signature import unwrap
+from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, BorrowedTrunk, belongs_to
+from .config import PPOConfig
+from .weights import check_complete, load_adapter
+
+logger = logging.get_logger(__name__)
+
+
+def load_critic(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
+    """Returns the critic that the settings ask for.
+
+    Args:
+        policy: The policy, with its adapters if it has some. A critic on its base adds one more.
+        args ([`PPOConfig`]): `critic_model_name_or_path`, `share_critic_base` and how to load models.
+
+    Returns:
+        `PreTrainedModel`: A token classifier; for a shared base, one whose trunk is a [`BorrowedTrunk`].
+
+    Raises:
+        ValueError: If the architecture has no token classifier, or the given critic does not fit the policy.
+    """
+    source = args.critic_model_name_or_path
+    is_adapter = source is not None and find_adapter_config_file(source) is not None
+    if is_adapter:
+        critic = _kept_adapter(policy, source, args)
+    elif source is not None:
+        critic = _own_model(policy, source, args)
+    elif is_peft_model(policy) and args.share_critic_base:
+        critic = _fresh_adapter(policy, args)
+    else:
+        critic = _from_policy(policy, args)
+    if args.disable_dropout:
+        disable_dropout_in_model(critic)
+    return critic
+
+
+def is_shared(critic: nn.Module) -> bool:
+    """Whether the critic computes with the policy's base."""
+    return isinstance(getattr(critic, critic.base_model_prefix), BorrowedTrunk)
+
+
+def save_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: Path, weights: dict | None = None) -> None:
+    """Saves a critic on a shared base as an ordinary peft adapter of a token classifier, head included.
+
+    Args:
+        policy: Holds the adapter.
+        critic: Holds the head.
+        folder (`Path`): Is made.
+        weights (`dict[str, Tensor]`, *optional*): Gathered weights of policy and critic, under the names `policy.*`
+            and `critic.*`, where the modules themselves hold shards.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    adapter = get_peft_model_state_dict(policy, part_of(weights, "policy."), adapter_name=CRITIC_ADAPTER)
+    trunk = f"base_model.model.{unwrap(policy).base_model_prefix}."
+    saved = {name: tensor for name, tensor in adapter.items() if name.startswith(trunk)}
+    head = part_of(weights, "critic.") or critic.state_dict()
+    saved |= {f"base_model.model.{name}": tensor for name, tensor in head.items()}
+    saved = {name: tensor.detach().cpu().contiguous() for name, tensor in saved.items()}
+    save_file(saved, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
+    config = copy.deepcopy(policy.peft_config[CRITIC_ADAPTER])
+    config.task_type = TaskType.TOKEN_CLS
+    config.inference_mode = True
+    config.modules_to_save = [*(config.modules_to_save or []), *{name.split(".")[0] for name in head}]
+    config.save_pretrained(folder)
+
+
+def load_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: str | Path) -> None:
+    """Loads what [`save_critic_adapter`] saved."""
+    head = load_adapter(policy, folder, CRITIC_ADAPTER)
+    head = {name.removeprefix("base_model.model."): tensor for name, tensor in head.items()}
+    expected = set(critic.state_dict())
+    check_complete(folder, expected - set(head), set(head) - expected, [])
+    critic.load_state_dict(head)
+
+
+# Where a critic comes from
+
+
+def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
+    base = copy.deepcopy(policy).merge_and_unload() if is_peft_model(policy) else policy
+    critic = AutoModelForTokenClassification.from_config(
+        _critic_config(base.config, args), dtype=base.dtype, trust_remote_code=args.trust_remote_code
+    )
+    _same_trunk(critic, base)
+    critic.base_model.load_state_dict(base.base_model.state_dict())
+    _start_head(critic)
+    logger.warning(_only_the_head_is_new(critic, f"the weights of the policy ({type(base).__name__})"))
+    return critic.to(base.device)
+
+
+def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
+    config = _critic_adapter_config(policy, policy.peft_config[POLICY_ADAPTER])
+    policy.add_adapter(CRITIC_ADAPTER, config)
+    _copy_adapter(policy, POLICY_ADAPTER, CRITIC_ADAPTER)
+    critic = _head_on_shared_base(policy, args)
+    _start_head(critic)
+    source = "the policy's frozen base with an adapter of its own, which starts like the policy's"
+    logger.warning(_only_the_head_is_new(critic, source))
+    return critic
+
+
+def _kept_adapter(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig) -> PreTrainedModel:
+    if not is_peft_model(policy):
+        raise ValueError(
+            f"critic_model_name_or_path ({source}) is an adapter, and the policy is a {type(policy).__name__} without "
+            "adapters, whose base it could share. Train the policy with adapters (peft_config), or pass the critic as "
+            "a whole model (merge_and_unload(), then save_pretrained())."
+        )
+    policy.add_adapter(CRITIC_ADAPTER, _critic_adapter_config(policy, PeftConfig.from_pretrained(source)))
+    critic = _head_on_shared_base(policy, args)
+    load_critic_adapter(policy, critic, source)
+    _set_trainable(policy)
+    return critic
+
+
+def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig) -> PreTrainedModel:
+    base = unwrap(policy)
+    config = AutoConfig.from_pretrained(source, num_labels=1, trust_remote_code=args.trust_remote_code)
+    critic, info = AutoModelForTokenClassification.from_pretrained(
+        source,
+        config=_critic_config(config, args),
+        dtype=base.dtype,
+        trust_remote_code=args.trust_remote_code,
+        output_loading_info=True,
+    )
+    head = {name for name, _ in critic.named_parameters() if not name.startswith(f"{critic.base_model_prefix}.")}
+    missing = set(info["missing_keys"])
+    if missing == head:
+        _start_head(critic)
+        logger.warning(_only_the_head_is_new(critic, f"the weights of {source}"))
+    else:
+        check_complete(source, missing, [], info["mismatched_keys"])
+    embedded, needed = (model.get_input_embeddings().num_embeddings for model in (critic, base))
+    if embedded < needed:
+        raise ValueError(
+            f"The critic {source} embeds {embedded} tokens, the policy {needed}. Both read the same token ids: choose "
+            "a critic with the policy's tokenizer, or leave critic_model_name_or_path unset."
+        )
+    return critic.to(base.device)
+
+
+# Its parts
+
+
+def _critic_config(config: PreTrainedConfig, args: PPOConfig) -> PreTrainedConfig:
+    config = copy.deepcopy(config)
+    knows_class = type(config) in AutoModelForTokenClassification._model_mapping
+    by_its_code = args.trust_remote_code and "AutoModelForTokenClassification" in getattr(config, "auto_map", {})
+    if not (knows_class or by_its_code):
+        raise ValueError(
+            f"transformers has no token classifier for {type(config).__name__}, which the critic would be. Pass a "
+            "critic of another architecture with the same tokenizer as critic_model_name_or_path, or use GRPO."
+        )
+    config.num_labels = 1
+    if getattr(config, "classifier_dropout", None) is None:
+        config.classifier_dropout = 0.0  # transformers would take 0.1, and values would differ between two readings
+    return config
+
+
+def _head_on_shared_base(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
+    base = policy.get_base_model()
+    config = _critic_config(base.config, args)
+    with torch.device("meta"):
+        critic = AutoModelForTokenClassification.from_config(
+            config, dtype=base.dtype, trust_remote_code=args.trust_remote_code
+        )
+    _same_trunk(critic, base)
+    setattr(critic, critic.base_model_prefix, BorrowedTrunk(policy))
+    _set_trainable(policy)
+    return critic.to_empty(device=base.device)
+
+
+def _same_trunk(critic: PreTrainedModel, base: PreTrainedModel) -> None:
+    if type(critic.base_model) is not type(base.base_model):
+        raise ValueError(
+            f"The trunk of {type(critic).__name__} is a {type(critic.base_model).__name__}, that of the policy a "
+            f"{type(base.base_model).__name__}, so the critic cannot start from the policy's weights. Pass a critic "
+            "as critic_model_name_or_path."
+        )
+
+
+def _start_head(critic: PreTrainedModel) -> None:
+    """Starts near the value 0, so that the first advantages are those of the rewards and not of a random head."""
+    (head,) = [module for _, module in _own_modules(critic) if isinstance(module, nn.Linear)]
+    nn.init.normal_(head.weight, std=1 / (head.in_features + 1))
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)
+
+
+def _own_modules(critic: PreTrainedModel) -> list[tuple[str, nn.Module]]:
+    return [(name, module) for name, module in critic.named_children() if name != critic.base_model_prefix]
+
+
+def _only_the_head_is_new(critic: PreTrainedModel, source: str) -> str:
+    names = ", ".join(name for name, module in _own_modules(critic) if isinstance(module, nn.Linear))
+    return f"The critic ({type(critic).__name__}) starts from {source}; only its head ({names}) is new."
+
+
+def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:
+    if config.is_prompt_learning:
+        raise ValueError(
+            f"{config.peft_type} adapters are prompts and cannot share a base. Set share_critic_base=False for a "
+            "critic of its own, or train LoRA adapters."
+        )
+    config = copy.deepcopy(config)
+    config.task_type = policy.peft_config[POLICY_ADAPTER].task_type
+    config.inference_mode = False
+    in_trunk = {name.split(".")[-1] for name, _ in policy.get_base_model().base_model.named_modules()}
+    if getattr(config, "modules_to_save", None):
+        config.modules_to_save = [name for name in config.modules_to_save if name in in_trunk] or None
+    return config
+
+
+def _copy_adapter(policy: PeftModel, source: str, target: str) -> None:
+    parameters = dict(policy.named_parameters())
+    for name, parameter in parameters.items():
+        copied = parameters.get(name.replace(f".{source}", f".{target}"))
+        if copied is not None:
+            copied.data.copy_(parameter.data)
+
+
+def _set_trainable(policy: PeftModel) -> None:
+    """Both adapters learn, but the critic's only where the critic computes: not in the language-model head."""
+    trunk = {id(parameter) for parameter in policy.get_base_model().base_model.parameters()}
+    for name, parameter in policy.named_parameters():
+        if belongs_to(name, CRITIC_ADAPTER):
+            parameter.requires_grad_(id(parameter) in trunk)
+
+
+def part_of(weights: dict[str, Tensor] | None, prefix: str) -> dict[str, Tensor] | None:
+    """Returns the gathered weights of one model under its own names."""
+    if weights is None:
+        return None
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

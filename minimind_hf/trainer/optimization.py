@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One optimizer for two models: a learning rate for each, and gradients clipped for each alone."""
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+
+CRITIC_GROUP = "critic"
+
+
+def check_distributed_mode(accelerator: Accelerator) -> None:
+    """Refuses the modes in which the gradients of policy and critic cannot be clipped each for itself.
+
+    Raises:
+        ValueError: Naming the mode and what to use instead.
+    """
+    kind = accelerator.distributed_type
+    if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise ValueError(
+            f"PPOTrainer does not run under {kind.value} yet: its engine clips the gradients of policy and critic by "
+            "one common norm and steps before an early stop can be decided. Use DDP or FSDP with fsdp_version 2."
+        )
+    if kind == DistributedType.FSDP and not accelerator.is_fsdp2:
+        raise ValueError(
+            "PPOTrainer does not run under FSDP version 1, whose flattened shards mix the weights of policy and "
+            "critic. Set fsdp_version: 2 in the accelerate config."
+        )
+
+
+def group_by_model(optimizer: torch.optim.Optimizer, critic: list[nn.Parameter], learning_rate: float) -> None:
+    """Splits each parameter group of a fresh optimizer into one of the policy and one of the critic, in place.
+
+    Args:
+        optimizer: Has no state yet; its other settings, weight decay among them, stay those of each group.
+        critic (`list[nn.Parameter]`): The critic's parameters.
+        learning_rate (`float`): The critic's.
+    """
+    of_critic = {id(parameter) for parameter in critic}
+    groups = {"policy": [], CRITIC_GROUP: []}
+    for group in optimizer.param_groups:
+        for model, members in groups.items():
+            wanted = model == CRITIC_GROUP
+            parameters = [parameter for parameter in group["params"] if (id(parameter) in of_critic) == wanted]
+            if parameters:
+                rate = learning_rate if wanted else group["lr"]
+                members.append({**group, "params": parameters, "lr": rate, "model": model})
+    optimizer.param_groups[:] = groups["policy"] + groups[CRITIC_GROUP]
+
+
+def learning_rate_of(optimizer: torch.optim.Optimizer, model: str) -> float | None:
+    """Returns the learning rate in force; `None` if the optimizer was not grouped here."""
+    for group in optimizer.param_groups:
+        if group.get("model") == model:
+            return float(group["lr"])
+    return None
+
+
+def clip_by_model(accelerator: Accelerator, models: tuple[list[nn.Parameter], ...], max_norm: float) -> list[Tensor]:
+    """Clips the gradients of each model to `max_norm` and returns their norms before."""
+    accelerator.unscale_gradients()
+    norms = [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in models]
+    return [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PPO: a critic judges every token of a completion."""
+
+from collections import deque
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.trainer import TRAINING_ARGS_NAME
+
+from ..algorithms import (
+    explained_variance,
+    gae,
+    loss_denominator,
+    masked_mean,
+    masked_whiten,
+    mean_var_from_moments,
+    moments,
+    ppo_policy_loss,
+    token_rewards,
+    value_loss,
+)
+from ..forward.logprobs import completion_scores
+from .actor_critic import CRITIC_FOLDER, LAYOUT_NAMES, ActorCritic
+from .base import RLTrainer
+from .config import PPOConfig
+from .critic import load_critic
+from .experience import Experience, MicroBatch, split_experience
+from .metrics import Metrics, token_sum
+from .mini_batches import mini_batch_rows, put_rows, select_rows
+from .optimization import CRITIC_GROUP, check_distributed_mode, clip_by_model, group_by_model, learning_rate_of
+
+SKIPPED: MicroBatch = {}  # stands in the buffer for a micro-batch that an early stop passes over
+
+
+class PPOTrainer(RLTrainer):
+    """Trains a causal LM by PPO ([Schulman et al.](https://arxiv.org/abs/1707.06347)) with a critic and GAE.
+
+    The run's folder holds the policy, its subfolder `critic` the critic, both as ordinary models or adapters.
+
+    Args:
+        model, reward_funcs, train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks,
+            optimizers, peft_config, rollout_engine: As for [`GRPOTrainer`]. An optimizer of your own must hold the
+            parameters of both models.
+        args ([`PPOConfig`], *optional*): Settings.
+
+    Raises:
+        ValueError: For settings, data, tokenizer, model or critic that do not fit together, before any training.
+    """
+
+    config_class = PPOConfig
+    args: PPOConfig
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        check_distributed_mode(self.accelerator)
+        self._step_kl = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)  # sum and tokens
+        self._step_is_skipped = False
+        self._critic_learning_rate: float | None = None
+
+    @staticmethod
+    def _kl_weight(args: PPOConfig) -> float:
+        return args.kl_coef
+
+    def _trained_model(self, policy: PreTrainedModel, args: PPOConfig) -> ActorCritic:
+        return ActorCritic(policy, load_critic(policy, args))
+
+    def _policy_of(self, model: ActorCritic) -> PreTrainedModel:
+        return model.policy
+
+    # Step 3: values and advantages
+
+    def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
+        args = self.args
+        size = len(experience.rollouts)
+        (batch,) = split_experience(
+            experience, size, self.processing_class.pad_token_id, False, self.accelerator.device
+        )
+        # A completion without a reward teaches nothing.
+        batch["loss_mask"] = batch["loss_mask"] * ~experience.rewards.isnan()[:, None]
+        mask = batch["loss_mask"]
+        self._add_scores(batch, experience.seed, metrics)
+        rewards = token_rewards(experience.rewards, mask)
+        advantages, batch["returns"] = gae(rewards, batch["old_values"], mask, args.gamma, args.lam)
+        total = self.accelerator.reduce(moments(advantages, mask), reduction="sum")
+        mean, var = mean_var_from_moments(total)
+        batch["advantages"] = masked_whiten(advantages, mask, mean=mean, var=var)
+        experience.tokens = batch
+        experience.advantages = masked_mean(batch["advantages"], mask, dim=1)
+
+    @torch.no_grad()
+    def _add_scores(self, batch: MicroBatch, seed: int, metrics: Metrics) -> None:
+        """Adds the values and, with a reference, its log-probabilities.
+
+        They are computed in the mini-batches of the first pass: the update then starts from the very same numbers,
+        and the KL of a policy that has not moved is exactly 0.
+        """
+        first_pass = mini_batch_rows(len(batch["loss_mask"]), self.args.mini_batch_size, seed, iteration=0)
+        parts = [(rows, select_rows(batch, rows)) for rows in first_pass]
+        with metrics.phase("values"):
+            self._fill_in(batch, "old_values", parts, self._values)
+        if self._reference is not None:
+            with (
+                metrics.phase("reference"),
+                self._reference.scoring(self.model_wrapped, self.accelerator) as reference,
+            ):
+                self._fill_in(batch, "ref_logps", parts, lambda part: self._reference_logps(reference, part))
+
+    @staticmethod
+    def _fill_in(batch: MicroBatch, name: str, parts: list, compute) -> None:
+        for rows, part in parts:
+            computed = compute(part)
+            if name not in batch:
+                batch[name] = computed.new_zeros(batch["loss_mask"].shape)
+            put_rows(batch[name], rows, computed)
+
+    def _values(self, batch: MicroBatch) -> Tensor:
+        model = self.model_wrapped
+        was_training = model.training
+        model.eval()
+        try:
+            return model(batch, with_scores=False).values
+        finally:
+            model.train(was_training)
+
+    def _reference_logps(self, reference: nn.Module, batch: MicroBatch) -> Tensor:
+        if reference is self.model_wrapped:
+            return reference(batch, self.args.temperature, with_values=False).scores.logps
+        layout = [batch[name] for name in LAYOUT_NAMES]
+        return completion_scores(reference, *layout, self.args.temperature).logps
+
+    def _measure(self, experience: Experience, metrics: Metrics) -> None:
+        super()._measure(experience, metrics)
+        batch = experience.tokens
+        values, returns, mask = batch["old_values"], batch["returns"], batch["loss_mask"]
+        metrics.add_values("values/mean", values[mask.bool()], std_name="values/std")
+        metrics.add_values("returns/mean", returns[mask.bool()], std_name="returns/std")
+        everywhere = [
+            self.accelerator.gather(self.accelerator.pad_across_processes(tensor, dim=1))
+            for tensor in (values, returns, mask)
+        ]
+        metrics.add_mean("explained_variance", explained_variance(*everywhere), 1)
+
+    # Step 4: update
+
+    def _micro_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+        return self._pass(experience, iteration=0)
+
+    def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+        return [batch for number in range(self.args.ppo_update_iters) for batch in self._pass(experience, number)]
+
+    def _pass(self, experience: Experience, iteration: int) -> list[MicroBatch]:
+        rows = mini_batch_rows(len(experience.rollouts), self.args.mini_batch_size, experience.seed, iteration)
+        return [select_rows(experience.tokens, part) for part in rows]
+
+    def _loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
+        how, width = self.args.loss_aggregation, self.args.max_completion_length
+        counts = [loss_denominator(batch["loss_mask"], how, width) for batch in micro_batches if batch]
+        return sum(counts, start=torch.zeros((), dtype=torch.long, device=self.accelerator.device))
+
+    def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
+        args = self.args
+        with_router = self._router_loss_coefficient > 0
+        output = model(batch, args.temperature, with_entropy=True, with_aux_loss=with_router)
+        mask = batch["loss_mask"]
+        over = {
+            "loss_aggregation": args.loss_aggregation,
+            "denominator": denominator,
+            "max_completion_length": args.max_completion_length,
+        }
+        policy_loss, measured = ppo_policy_loss(
+            output.scores.logps,
+            batch["old_logps"],
+            batch.get("ref_logps"),
+            batch["advantages"],
+            mask,
+            clip_epsilon=args.clip_epsilon,
+            kl_coef=args.kl_coef,
+            **over,
+        )
+        critic_loss, measured_values = value_loss(
+            output.values,
+            batch["old_values"],
+            batch["returns"],
+            mask,
+            cliprange_value=args.cliprange_value,
+            **over,
+        )
+        num_tokens = measured.pop("num_tokens")
+        self._step_kl += torch.stack([measured["approx_kl"] * num_tokens, num_tokens]).to(self._step_kl)
+        metrics.add_total("policy_loss", measured.pop("policy_loss"))
+        metrics.add_total("critic_loss", critic_loss.detach())
+        metrics.add_mean("entropy", token_sum(output.scores.entropy, mask), num_tokens)
+        for name, mean in (measured | {"value_clip_fraction": measured_values["value_clip_fraction"]}).items():
+            metrics.add_mean(name, mean * num_tokens, num_tokens)
+        loss = policy_loss + args.vf_coef * critic_loss
+        if with_router:
+            loss = loss + self._router_loss(output.scores.aux_loss, metrics)
+        return loss
+
+    # Early stop
+
+    def get_batch_samples(self, *args, **kwargs) -> tuple[list[MicroBatch], Tensor]:
+        self._step_kl.zero_()
+        micro_batches, denominator = super().get_batch_samples(*args, **kwargs)
+        self._step_is_skipped = not any(micro_batches)
+        return micro_batches, denominator
+
+    def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
+        self._critic_learning_rate = learning_rate_of(self.optimizer, CRITIC_GROUP)
+        if not inputs:
+            return torch.zeros((), device=self.accelerator.device)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def _skips_update(self) -> bool:
+        """Whether the policy is further from where it sampled than allowed, averaged over the tokens of all processes.
+
+        Then neither this update nor any other on this rollout is made: what is left of it in the buffer is replaced.
+        The steps are still counted, by the schedule too, so that the length of a run does not depend on its stops.
+        """
+        stops = self._step_is_skipped or self._is_too_far()
+        self._metrics.add_mean("early_stopped", float(stops), 1)
+        if stops:
+            self._buffer = deque(SKIPPED for _ in self._buffer)
+        return stops or super()._skips_update()
+
+    def _is_too_far(self) -> bool:
+        if self.args.early_stop_kl is None:
+            return False
+        total, count = self.accelerator.reduce(self._step_kl, reduction="sum").tolist()
+        return count > 0 and total / count > self.args.early_stop_kl
+
+    # Into the Trainer: optimizer and logs
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        is_given = self.optimizer is not None
+        optimizer = super().create_optimizer(model)
+        if not is_given:
+            _, critic = self._actor_critic.parameters_by_model()
+            group_by_model(optimizer, critic, self.args.critic_learning_rate)
+        return optimizer
+
+    @property
+    def _actor_critic(self) -> ActorCritic:
+        return self.accelerator.unwrap_model(self.model)
+
+    def _clip_grad_norm(self, model: nn.Module, max_norm: float | None = None) -> Tensor:
+        """Clips each model by itself, and returns the norm of the policy's gradients."""
+        models = self._actor_critic.parameters_by_model()
+        norm, critic_norm = clip_by_model(self.accelerator, models, max_norm or self.args.max_grad_norm)
+        self._metrics.add_mean("critic_grad_norm", critic_norm.detach(), 1)
+        return norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
+        return self._clip_grad_norm(model, float("inf")) if grad_norm is None else grad_norm
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self._critic_learning_rate is not None:
+            logs["critic_learning_rate"] = self._critic_learning_rate
+        super().log(logs, start_time)
+
+    def floating_point_ops(self, inputs: MicroBatch) -> int:
+        return super().floating_point_ops(inputs) if inputs else 0
+
+    # Into the Trainer: folders
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        self._actor_critic.save_pretrained(folder, state_dict)
+        for each in (folder, folder / CRITIC_FOLDER):
+            self.processing_class.save_pretrained(each)
+        torch.save(self.args, folder / TRAINING_ARGS_NAME)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            self._actor_critic.load_saved(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled:
+            super()._load_best_model()
+        else:
+            self._actor_critic.load_saved(self.state.best_model_checkpoint)
