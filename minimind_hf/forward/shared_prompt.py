@@ -25,20 +25,20 @@ ATTENTION_NAME = "sdpa_shared_prompt"
 
 @dataclass
 class Group:
-    """One prompt and its completions in the row of tokens.
+    """One prompt and its completions, which lie behind it one after the other.
 
     Args:
-        prompt (`slice`): The prompt's tokens.
-        completions (`slice`): The tokens of all its completions, one behind the other.
-        gather (`Tensor` of shape `(G, longest)`, *optional*): Where each completion's tokens lie within
-            `completions`, rows filled up with 0; unset when they are equally long and no gathering is needed.
-        scatter (`Tensor`, *optional*): Where in the flattened `gather` each token of `completions` is.
+        prompt_length (`int`): Tokens of the prompt.
+        completions_length (`int`): Tokens of all its completions.
         count (`int`): G, completions that have tokens here.
+        gather (`Tensor` of shape `(G, longest)`, *optional*): Where each completion's tokens lie among those of all,
+            rows filled up with 0; unset when they are equally long and no gathering is needed.
+        scatter (`Tensor`, *optional*): Where in the flattened `gather` each of the tokens is.
         mask (`Tensor` of shape `(longest, prompt + longest)`): What a completion's token attends to.
     """
 
-    prompt: slice
-    completions: slice
+    prompt_length: int
+    completions_length: int
     count: int
     gather: Tensor | None
     scatter: Tensor | None
@@ -102,12 +102,11 @@ def pack(
     for _, members in groupby(range(len(prompt_lengths)), key=group_ids.tolist().__getitem__):
         members = list(members)
         length = prompt_lengths[members[0]]
-        prompt = slice(total, total + length)
         pieces.append(prompt_ids[members[0], prompt_ids.shape[1] - length :])
         positions.append(torch.arange(length))
         weights.append(torch.full((length,), len(members)))
         total += length
-        lengths = []
+        prompt_end, lengths = total, []
         for row in members:
             tokens = completion_lengths[row]
             kept = tokens if keep_last_tokens else max(tokens - 1, 0)
@@ -115,12 +114,12 @@ def pack(
             positions.append(torch.arange(length, length + kept))
             weights.append(torch.ones(kept, dtype=torch.long))
             if tokens:
-                predictors.append(torch.tensor([prompt.stop - 1, *range(total, total + tokens - 1)]))
+                predictors.append(torch.tensor([prompt_end - 1, *range(total, total + tokens - 1)]))
                 slots.append(torch.arange(row * width, row * width + tokens))
             if kept:
                 lengths.append(kept)
             total += kept
-        groups.append(_group(prompt, slice(prompt.stop, total), lengths, device))
+        groups.append(_group(length, lengths, device))
     slots = torch.cat(slots).to(device)
     return PackedBatch(
         input_ids=torch.cat(pieces)[None],
@@ -134,18 +133,17 @@ def pack(
     )
 
 
-def _group(prompt: slice, completions: slice, lengths: list[int], device: torch.device) -> Group:
+def _group(prompt_length: int, lengths: list[int], device: torch.device) -> Group:
     longest = max(lengths, default=0)
-    mask = torch.ones(longest, prompt.stop - prompt.start + longest, dtype=torch.bool, device=device)
-    mask = mask.tril(diagonal=prompt.stop - prompt.start)
+    mask = torch.ones(longest, prompt_length + longest, dtype=torch.bool, device=device).tril(diagonal=prompt_length)
     if len(set(lengths)) <= 1:
-        return Group(prompt, completions, len(lengths), None, None, mask)
+        return Group(prompt_length, sum(lengths), len(lengths), None, None, mask)
     counts = torch.tensor(lengths)
     within = torch.arange(longest) < counts[:, None]
     starts = counts.cumsum(0) - counts
     gather = torch.where(within, starts[:, None] + torch.arange(longest), 0)
     scatter = within.flatten().nonzero().squeeze(1)
-    return Group(prompt, completions, len(lengths), gather.to(device), scatter.to(device), mask)
+    return Group(prompt_length, sum(lengths), len(lengths), gather.to(device), scatter.to(device), mask)
 
 
 def shared_prompt_attention(
@@ -166,14 +164,16 @@ def shared_prompt_attention(
         )
     options = {"dropout_p": dropout, "scale": scaling}
     repeats = query.shape[1] // key.shape[1]
+    # Split, not sliced: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
+    sizes = [size for group in shared_prompt for size in (group.prompt_length, group.completions_length)]
+    pieces = zip(*(states.split(sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs = []
     for group in shared_prompt:
-        prompt_key, prompt_value = key[:, :, group.prompt], value[:, :, group.prompt]
-        outputs.append(
-            _attend(query[:, :, group.prompt], prompt_key, prompt_value, repeats, is_causal=True, **options)
-        )
+        prompt_query, prompt_key, prompt_value = next(pieces)
+        completions = next(pieces)
+        outputs.append(_attend(prompt_query, prompt_key, prompt_value, repeats, is_causal=True, **options))
         if group.count:
-            q, k, v = (_by_completion(states[0, :, group.completions], group) for states in (query, key, value))
+            q, k, v = (_by_completion(states[0], group) for states in completions)
             k = torch.cat([prompt_key.expand(group.count, -1, -1, -1), k], dim=2)
             v = torch.cat([prompt_value.expand(group.count, -1, -1, -1), v], dim=2)
             attended = _attend(q, k, v, repeats, attn_mask=group.mask, **options)
