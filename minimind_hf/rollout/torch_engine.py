@@ -1,32 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-process engine: any causal LM of transformers, decoded through its key/value cache.
+"""The in-process engine: any causal LM of transformers, decoded with the trainer's own weights.
 
-A prompt is prefilled once and its cache copied to the rows of its group; rows leave the batch when they end;
-log-probabilities are taken while sampling. Sampling draws from a generator of its own, so that rollouts neither
-depend on nor disturb the global random state.
+Models that it knows (see `fast_support`) are decoded on packed copies of their weights, by as few operations as can
+be; all others through their own forward and cache. Either way a prompt is computed once for its whole group, rows
+leave the batch when they end, and log-probabilities are taken while sampling. Sampling draws from a generator of its
+own, so that rollouts neither depend on nor disturb the global random state.
 """
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
-from transformers import DynamicCache
+from torch import nn
+from transformers.utils import logging
 
-from ..forward.signature import cache_argument, forward_arguments, unwrap
+from .cache_decoder import CacheDecoder
 from .engine import Rollout, RolloutEngine, SamplingParams
+from .fast_decoder import FastDecoder
+from .fast_support import why_not_fast
+from .fast_weights import pack
+from .scheduler import Decoder, Scheduler
+
+logger = logging.get_logger(__name__)
+
+PATHS = ("auto", "fast", "general")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Tokens between two looks at what a GPU has drawn; on a CPU looking is free.
+GPU_SYNC_EVERY = 8
 
 
 class TorchEngine(RolloutEngine):
-    """Decodes in the process of the trainer, with the trainer's own weights (syncing them costs nothing).
+    """Decodes in the process of the trainer.
+
+    Weights are packed at the start of each `generate` and let go at its end, so that the copy is never stale and costs
+    no memory while training.
 
     Args:
-        max_batch_rows (`int`): Completions decoded at a time. Prompts beyond it wait for the next wave.
+        max_batch_rows (`int`): Completions decoded at a time. The fast path fills the place of one that ends with the
+            next; the general path starts the next groups when all have ended.
+        dtype (`str`, *optional*): `"float32"` or `"bfloat16"` to decode in; unset, the model's own.
+        path (`str`): `"auto"` takes the fast path on a CPU for models that it knows, `"general"` never, `"fast"`
+            always (an error for other models). On other devices than a CPU the fast path is unverified.
     """
 
-    def __init__(self, max_batch_rows: int = 256):
+    def __init__(self, max_batch_rows: int = 256, dtype: str | None = None, path: str = "auto"):
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows must be at least 1, got {max_batch_rows}.")
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(f"dtype must be unset or one of {', '.join(DTYPES)}, got {dtype!r}.")
+        if path not in PATHS:
+            raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}.")
         self.max_batch_rows = max_batch_rows
+        self.dtype = DTYPES[dtype] if dtype else None
+        self.path = path
         self.model: nn.Module | None = None
         self.weights_version = 0
 
@@ -34,101 +59,65 @@ class TorchEngine(RolloutEngine):
         self.model = model
         self.weights_version = version
 
-    @torch.no_grad()
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
     ) -> list[Rollout]:
         if self.model is None:
             raise RuntimeError("TorchEngine has no weights yet: call sync_weights(model, version) first.")
-        device = next(self.model.parameters()).device
-        generator = torch.Generator(device=device).manual_seed(sampling.seed)
-        prompts_per_wave = max(1, self.max_batch_rows // num_generations)
+        if len(prompt_ids) == 0:
+            return []
+        is_fast = self._takes_fast_path()
         was_training = self.model.training
         self.model.eval()
         try:
-            rollouts = []
-            for start in range(0, len(prompt_ids), prompts_per_wave):
-                wave = prompt_ids[start : start + prompts_per_wave]
-                rollouts += self._decode_wave(wave, num_generations, sampling, generator)
+            with torch.inference_mode() if is_fast else torch.no_grad():
+                make_decoder = self._fast_decoder if is_fast else self._general_decoder
+                decoder = make_decoder(prompt_ids, num_generations, sampling)
+                return Scheduler(
+                    decoder,
+                    prompt_ids,
+                    num_generations,
+                    sampling,
+                    max_batch_rows=self.max_batch_rows,
+                    sync_every=1 if decoder.device.type == "cpu" else GPU_SYNC_EVERY,
+                    weights_version=self.weights_version,
+                ).run()
         finally:
             self.model.train(was_training)
-        return rollouts
 
-    def _decode_wave(self, prompt_ids, num_generations, sampling, generator) -> list[Rollout]:
-        decoder = _Decoder(self.model, prompt_ids, num_generations)
-        eos = torch.tensor(sampling.eos_token_ids, device=generator.device)
-        num_rows = len(prompt_ids) * num_generations
-        tokens, logprobs, finished = ([[] for _ in range(num_rows)] for _ in range(3))
-        rows = list(range(num_rows))  # which completion each row of the batch belongs to
-        for length in range(1, sampling.max_completion_length + 1):
-            next_ids, next_logps = _sample(decoder.logits, sampling, generator)
-            ended = torch.isin(next_ids, eos)
-            for row, token, logp in zip(rows, next_ids.tolist(), next_logps.tolist(), strict=True):
-                tokens[row].append(token)
-                logprobs[row].append(logp)
-            alive = (~ended).nonzero().squeeze(1)
-            for position in ended.nonzero().squeeze(1).tolist():
-                finished[rows[position]] = True
-            if len(alive) == 0 or length == sampling.max_completion_length:
-                break
-            if len(alive) < len(rows):
-                rows = [rows[position] for position in alive.tolist()]
-                decoder.keep_rows(alive)
-                next_ids = next_ids[alive]
-            decoder.step(next_ids)
-        return [
-            Rollout(ids, logps, "stop" if ended else "length", weights_version=self.weights_version)
-            for ids, logps, ended in zip(tokens, logprobs, finished, strict=True)
-        ]
+    def _takes_fast_path(self) -> bool:
+        if self.path == "general":
+            return False
+        reason = why_not_fast(self.model)
+        if self.path == "fast":
+            if reason:
+                raise ValueError(f"The fast rollout path does not fit this model: {reason}. Use path 'auto'.")
+            return True
+        device = next(self.model.parameters()).device
+        if reason is None and device.type != "cpu":
+            reason = f"it is on {device.type}, where the fast path is unverified"
+        if reason:
+            logger.info_once(f"Rollouts take the model's own forward, token by token: {reason}.")
+        return reason is None
 
+    def _fast_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
+        rows = min(self.max_batch_rows, len(prompt_ids) * num_generations)
+        return FastDecoder(
+            pack(self.model, self.dtype),
+            max_rows=rows,
+            max_groups=min(rows, len(prompt_ids)),
+            max_prompt_length=max(map(len, prompt_ids)),
+            max_completion_length=sampling.max_completion_length,
+        )
 
-def _sample(logits: Tensor, sampling: SamplingParams, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    logps = (logits.float() / sampling.temperature).log_softmax(dim=-1)
-    if sampling.greedy:
-        chosen = logps.argmax(dim=-1, keepdim=True)
-    else:
-        chosen = torch.multinomial(logps.exp(), num_samples=1, generator=generator)
-    return chosen.squeeze(1), logps.gather(1, chosen).squeeze(1)
-
-
-class _Decoder:
-    """The model's state between tokens: cache, attention mask and next positions of the rows that still run.
-
-    Attributes:
-        logits (`Tensor` of shape `(rows, vocab)`): For the next token of each row.
-    """
-
-    def __init__(self, model: nn.Module, prompt_ids: Sequence[Sequence[int]], num_generations: int):
-        self.model = model
-        self.accepted = forward_arguments(model)
-        self.cache_name = cache_argument(model)
-        self.cache = DynamicCache(config=unwrap(model).config)
-        device = next(model.parameters()).device
-        longest = max(len(ids) for ids in prompt_ids)
-        # The id in padded slots is never attended to; 0 is in every vocabulary.
-        padded = [[0] * (longest - len(ids)) + list(ids) for ids in prompt_ids]
-        mask = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompt_ids]
-        self.mask = torch.tensor(mask, device=device)
-        positions = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
-        self._forward(torch.tensor(padded, device=device), positions)
-        self.cache.batch_repeat_interleave(num_generations)
-        self.logits = self.logits.repeat_interleave(num_generations, dim=0)
-        self.mask = self.mask.repeat_interleave(num_generations, dim=0)
-        self.next_position = self.mask.sum(dim=1, keepdim=True)
-
-    def keep_rows(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.mask = self.mask[rows]
-        self.next_position = self.next_position[rows]
-
-    def step(self, token_ids: Tensor) -> None:
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(token_ids), 1)], dim=1)
-        self._forward(token_ids.unsqueeze(1), self.next_position)
-        self.next_position = self.next_position + 1
-
-    def _forward(self, input_ids: Tensor, position_ids: Tensor) -> None:
-        inputs = {"position_ids": position_ids, "logits_to_keep": 1}
-        inputs = {name: value for name, value in inputs.items() if name in self.accepted}
-        inputs[self.cache_name] = self.cache
-        outputs = self.model(input_ids=input_ids, attention_mask=self.mask, use_cache=True, **inputs)
-        self.logits = outputs.logits[:, -1]
+    def _general_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
+        own = next(self.model.parameters()).dtype
+        # accelerate's mixed precision wraps the forward of the model.
+        autocast = hasattr(self.model, "_original_forward")
+        if self.dtype == torch.float32 and (own != torch.float32 or autocast):
+            computes_in = "under autocast" if autocast else f"in {own}"
+            raise ValueError(
+                f"The model computes {computes_in}; rollouts in float32 need the fast path, which this model does not "
+                "take. Leave the rollout dtype unset."
+            )
+        return CacheDecoder(self.model, autocast_dtype=None if self.dtype in (None, own) else self.dtype)

@@ -470,7 +470,8 @@ def _load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedT
 
 def _make_engine(args: RLConfig) -> RolloutEngine:
     if args.rollout_engine == "torch":
-        return TorchEngine(args.max_batch_rows)
+        dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
+        return TorchEngine(args.max_batch_rows, dtype=dtype, path=args.torch_engine_path)
     raise ValueError(
         f"rollout_engine must be 'torch', got {args.rollout_engine!r}. An engine of your own goes to the trainer as "
         "an object: rollout_engine=MyEngine()."

@@ -12,6 +12,8 @@ from transformers import TrainingArguments
 
 from ..algorithms import LOSS_AGGREGATIONS, LOSS_TYPES, SCALE_REWARDS, resolve_epsilon_high
 from ..forward.layouts import LAYOUTS
+from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
+from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
 
 OVERLONG_PROMPTS = ("truncate", "drop")
 
@@ -90,6 +92,16 @@ class RLConfig(TrainingArguments):
     )
     rollout_engine: str = _field("torch", "Who draws the completions: 'torch' decodes in this process.")
     max_batch_rows: int = _field(256, "Completions that the torch engine decodes at a time.")
+    rollout_dtype: str | None = _field(
+        None,
+        "'float32' or 'bfloat16' for the torch engine to decode in; the ratio absorbs the difference. Unset: bfloat16 "
+        "with bf16=True, otherwise the model's own.",
+    )
+    torch_engine_path: str = _field(
+        "auto",
+        "'auto' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, others by their own forward; "
+        "'general' always the latter, 'fast' always the former (an error where it does not fit).",
+    )
 
     # Training forward
     forward_layout: str = _field(
@@ -125,6 +137,8 @@ class RLConfig(TrainingArguments):
 
     def _check_bounds(self) -> None:
         _choice("overlong_prompts", self.overlong_prompts, OVERLONG_PROMPTS)
+        _choice("rollout_dtype", self.rollout_dtype, (None, *ROLLOUT_DTYPES))
+        _choice("torch_engine_path", self.torch_engine_path, TORCH_ENGINE_PATHS)
         _choice("forward_layout", self.forward_layout, LAYOUTS)
         _share("thinking_ratio", self.thinking_ratio)
         _share("system_prompt_ratio", self.system_prompt_ratio)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens per second of the torch rollout engine, against `model.generate` and against what the machine could do.
+
+    python benchmarks/rollout.py --workload chat --dtype float32 [--lengths longtail] [--repeats 5] [--threads 2]
+
+Both draw the same number of completions of the same lengths from the same model and prompts, in turn. Lengths are
+either all equal (`forced`) or long-tailed (`longtail`): a row ends when a random number of tokens has been drawn, a
+quarter of the limit on average, and one row runs to the limit.
+
+How both are made to do so: `generate` stops a row by a `StoppingCriteria` (as for an EOS, it goes on computing the
+row until the last one ends), the engine by a subclass of its scheduler. Nothing else is different from use.
+
+The roofline is the time for which no implementation of these products could do with less: for each step, the larger
+of the bytes of the weights over the bandwidth of reading memory and the products over the peak of this machine's
+matrix product, both measured here; plus the products of the prompts, once per group, over that peak.
+"""
+
+import argparse
+import time
+
+import torch
+from common import (
+    DTYPES,
+    NUM_GENERATIONS,
+    NUM_PROMPTS,
+    WORKLOADS,
+    alternate,
+    machine_info,
+    make_model,
+    make_prompts,
+    median,
+    print_json,
+)
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from minimind_hf.rollout import SamplingParams, TorchEngine, torch_engine
+from minimind_hf.rollout import scheduler as scheduling
+
+TEMPERATURE = 0.8
+NO_EOS = (-1,)
+
+
+def completion_lengths(kind: str, limit: int) -> list[int]:
+    """How long each completion is: the limit, or exponentially distributed with one that reaches it."""
+    count = NUM_PROMPTS * NUM_GENERATIONS
+    if kind == "forced":
+        return [limit] * count
+    quantiles = (torch.arange(count - 1, dtype=torch.float64) + 0.5) / (count - 1)
+    drawn = (-torch.log1p(-quantiles) * limit / 4).round().clamp(1, limit).int().tolist()
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+    return [([limit] + drawn)[i] for i in order]
+
+
+class ForcedLengths(StoppingCriteria):
+    def __init__(self, prompt_length: int, lengths: list[int]):
+        self.prompt_length = prompt_length
+        self.lengths = torch.tensor(lengths)
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids.shape[1] - self.prompt_length >= self.lengths
+
+
+def scheduler_of(lengths: list[int]) -> type[scheduling.Scheduler]:
+    """A scheduler whose rows end at given lengths, as if an EOS had been drawn there."""
+
+    class ForcedScheduler(scheduling.Scheduler):
+        def _has_stopped(self, row) -> bool:
+            return len(row.tokens) >= lengths[row.completion]
+
+    return ForcedScheduler
+
+
+def run_engine(engine: TorchEngine, model, prompts, sampling: SamplingParams, lengths: list[int]) -> float:
+    start = time.perf_counter()
+    engine.sync_weights(model, 0)
+    rollouts = engine.generate(prompts, NUM_GENERATIONS, sampling)
+    seconds = time.perf_counter() - start
+    check_lengths([len(rollout.completion_ids) for rollout in rollouts], lengths)
+    return seconds
+
+
+@torch.no_grad()
+def run_generate(model, prompts, lengths: list[int]) -> float:
+    input_ids = torch.tensor(prompts).repeat_interleave(NUM_GENERATIONS, 0)
+    limit = max(lengths)
+    start = time.perf_counter()
+    sequences = model.generate(
+        input_ids,
+        attention_mask=torch.ones_like(input_ids),
+        max_new_tokens=limit,
+        do_sample=True,
+        temperature=TEMPERATURE,
+        top_k=0,
+        eos_token_id=None,
+        pad_token_id=0,
+        stopping_criteria=StoppingCriteriaList([ForcedLengths(input_ids.shape[1], lengths)]),
+    )
+    seconds = time.perf_counter() - start
+    check_lengths([sequences.shape[1] - input_ids.shape[1]], [limit])
+    return seconds
+
+
+def check_lengths(found: list[int], expected: list[int]) -> None:
+    if found != expected:
+        raise RuntimeError(f"completions of lengths {found} instead of {expected}: the comparison would not be fair.")
+
+
+def fastest(function, repeats: int = 20) -> float:
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def read_bandwidth() -> float:
+    """Bytes per second of summing up a buffer that no cache holds."""
+    buffer = torch.ones(64 * 2**20, dtype=torch.int64)
+    return buffer.nbytes / fastest(buffer.sum)
+
+
+def matrix_peak(dtype: torch.dtype) -> float:
+    """Floating-point operations per second of the fastest product there is here: large, square, in oneDNN's layout."""
+    from minimind_hf.rollout.packed_linear import PackedLinear
+
+    size = 1024
+    x, weight = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    layer = PackedLinear(weight, None)
+    return 2 * size**3 / fastest(lambda: layer(x))
+
+
+def roofline_seconds(model, workload: str, lengths: list[int], bandwidth: float, peak: float) -> float:
+    weights = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed_tokens" not in name)
+    if model.config.tie_word_embeddings:
+        weights += model.lm_head.weight.numel()
+    seconds = 2 * weights * NUM_PROMPTS * WORKLOADS[workload].prompt_length / peak
+    for step in range(1, max(lengths)):  # the prompt's logits give the first token
+        rows = sum(length > step for length in lengths)
+        seconds += max(weights * model.dtype.itemsize / bandwidth, 2 * weights * rows / peak)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=WORKLOADS, default="chat")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--lengths", choices=("forced", "longtail"), default="forced")
+    parser.add_argument("--path", choices=torch_engine.PATHS, default="auto", help="the engine's path")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+
+    model, prompts = make_model(args.workload, args.dtype).eval(), make_prompts(args.workload)
+    lengths = completion_lengths(args.lengths, WORKLOADS[args.workload].completion_length)
+    sampling = SamplingParams(max(lengths), TEMPERATURE, NO_EOS)
+    engine = TorchEngine(path=args.path)
+    torch_engine.Scheduler = scheduler_of(lengths)
+    seconds = alternate(
+        {
+            "engine": lambda: run_engine(engine, model, prompts, sampling, lengths),
+            "generate": lambda: run_generate(model, prompts, lengths),
+        },
+        args.repeats,
+    )
+    ours, theirs = median(seconds["engine"]), median(seconds["generate"])
+    bandwidth, peak = read_bandwidth(), matrix_peak(DTYPES[args.dtype])
+    bound = roofline_seconds(model, args.workload, lengths, bandwidth, peak)
+    tokens = sum(lengths)
+    print(f"{'':10} {'seconds':>9} {'tokens/s':>9}")
+    for name, value in (("engine", ours), ("generate", theirs), ("roofline", bound)):
+        print(f"{name:10} {value:9.3f} {tokens / value:9.0f}")
+    print_json(
+        {
+            "workload": args.workload,
+            "dtype": args.dtype,
+            "lengths": args.lengths,
+            "path": args.path,
+            "tokens": tokens,
+            "tokens_per_s": round(tokens / ours, 1),
+            "generate_tokens_per_s": round(tokens / theirs, 1),
+            "ratio": round(theirs / ours, 2),
+            "roofline_tokens_per_s": round(tokens / bound, 1),
+            "times_roofline": round(ours / bound, 2),
+            "read_gb_per_s": round(bandwidth / 1e9, 1),
+            "matrix_peak_gflops": round(peak / 1e9),
+            "repeats": args.repeats,
+            **machine_info(),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

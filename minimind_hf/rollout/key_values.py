@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preallocated keys and values of sequences that come, grow and go."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FIRST_LENGTH = 64
+
+
+class KeyValues:
+    """Keys and values of all layers; each sequence has a row in every layer, filled from the left.
+
+    Rows and length grow by doubling. Memory starts as zeros and holds finite numbers ever after, so that slots which
+    are masked out (their probability is 0) cannot turn a product into NaN.
+    """
+
+    def __init__(self, num_layers: int, num_heads: int, head_dim: int, *, max_rows: int, max_length: int, device):
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.max_rows = max_rows
+        self.max_length = max_length
+        self.memory = torch.zeros(num_layers, 2, 0, num_heads, 0, head_dim, device=device)
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Makes room for so many rows of this length."""
+        has_rows, has_length = self.memory.shape[2], self.memory.shape[4]
+        if rows <= has_rows and length <= has_length:
+            return
+        if rows > has_rows:
+            rows = min(max(rows, 2 * has_rows), self.max_rows)
+        if length > has_length:
+            length = min(max(length, 2 * has_length, FIRST_LENGTH), self.max_length)
+        old = self.memory
+        shape = (*old.shape[:2], max(rows, has_rows), self.num_heads, max(length, has_length), old.shape[-1])
+        self.memory = old.new_zeros(shape)
+        self.memory[:, :, :has_rows, :, :has_length] = old
+
+    def layer(self, number: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, each of shape `(rows * heads, length, head_dim)`, with all reserved space."""
+        keys, values = self.memory[number].flatten(1, 2)
+        return keys, values
+
+    def move(self, to: Sequence[int], source: Sequence[int], length: int) -> None:
+        """Copies the first `length` slots of some rows onto others."""
+        if len(to) > 0:
+            used = self.memory[:, :, :, :, :length]
+            to, source = (torch.tensor(rows, device=self.memory.device) for rows in (to, source))
+            used[:, :, to] = used[:, :, source]
