@@ -16,7 +16,6 @@ import resource
 import tempfile
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import torch
 import trl
