@@ -81,6 +81,7 @@ def save_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: Path
     config = copy.deepcopy(policy.peft_config[CRITIC_ADAPTER])
     config.task_type = TaskType.TOKEN_CLS
     config.inference_mode = True
+    config.base_model_name_or_path = config.base_model_name_or_path or policy.get_base_model().name_or_path or None
     config.modules_to_save = [*(config.modules_to_save or []), *{name.split(".")[0] for name in head}]
     config.save_pretrained(folder)
 

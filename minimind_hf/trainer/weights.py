@@ -45,7 +45,8 @@ def load_adapter(model: PeftModel, folder: str | Path, name: str) -> dict[str, t
     saved = load_peft_weights(str(folder), device="cpu")
     heads = {key: saved.pop(key) for key in list(saved) if _is_head(key, model)}
     result = set_peft_model_state_dict(model, saved, adapter_name=name)
-    missing = [key for key in result.missing_keys if belongs_to(key, name)]
+    trainable = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
+    missing = [key for key in result.missing_keys if belongs_to(key, name) and key in trainable]
     check_complete(folder, missing, result.unexpected_keys, [])
     return heads
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one of several processes runs in test_ppo_distributed.py; started by torchrun, or alone."""
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from ppo_tools import copied, make_trainer
+from tiny import ScriptedEngine, make_policy
+from transformers import TrainerCallback
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class FarAwayEngine(ScriptedEngine):
+    """Completions of equal length; in the second rollout, the second process claims to have sampled far away.
+
+    The KL of its tokens is then `0.5 * distance^2`, that of the first process 0.
+    """
+
+    def __init__(self, temperature, distance):
+        super().__init__(temperature)
+        self.distance, self.calls = distance, 0
+
+    def generate(self, prompt_ids, num_generations, sampling):
+        self.calls += 1
+        rollouts = super().generate(prompt_ids, num_generations, sampling)
+        if self.calls == 2 and RANK == 1:
+            for rollout in rollouts:
+                rollout.logprobs = [logp - self.distance for logp in rollout.logprobs]
+        return rollouts
+
+    def _rollout(self, prompt, number):
+        self.longest = 1
+        rollout = super()._rollout(prompt, number)
+        rollout.completion_ids, rollout.logprobs = rollout.completion_ids[:1], rollout.logprobs[:1]
+        return rollout
+
+
+class Recorder(TrainerCallback):
+    def __init__(self, trainer):
+        self.trainer, self.states, self.optimizers, self.passes = trainer, [], [], []
+        self.count = 0
+        trainer.model.register_forward_pre_hook(self.on_forward)
+
+    def on_forward(self, module, args):
+        self.count += torch.is_grad_enabled()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.states.append(copied(self.trainer.model))
+        self.optimizers.append(copy.deepcopy(self.trainer.optimizer.state_dict()["state"]))
+        self.passes.append(self.count)
+
+
+def two_steps(folder: Path) -> dict:
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    size = 8 // world
+    # The widths of a padded batch differ between one process and two, so the sums do too: float64 keeps that small.
+    model = make_policy().double()
+    trainer = make_trainer(
+        folder,
+        model,
+        per_device_train_batch_size=size,
+        mini_batch_size=size,
+        max_steps=4,
+        max_grad_norm=0.05,
+        kl_coef=0.3,
+        early_stop_kl=None,
+    )
+    trainer.train()
+    return {"state": copied(trainer.model), "log": trainer.state.log_history}
+
+
+def early_stop(folder: Path, distance: float) -> dict:
+    trainer = make_trainer(
+        folder,
+        engine=FarAwayEngine(0.8, distance),
+        per_device_train_batch_size=4,
+        mini_batch_size=2,
+        max_steps=12,
+        optim="adamw_torch",
+        weight_decay=0.1,
+        learning_rate=1e-5,
+        critic_learning_rate=1e-5,
+        early_stop_kl=0.1,
+    )
+    recorder = Recorder(trainer)
+    trainer.add_callback(recorder)
+    trainer.train()
+    return {
+        "states": recorder.states,
+        "optimizers": recorder.optimizers,
+        "passes": recorder.passes,
+        "log": trainer.state.log_history,
+    }
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    scenario, arguments = sys.argv[2], json.loads(sys.argv[3])
+    result = {"two_steps": two_steps, "early_stop": early_stop}[scenario](folder / "run", *arguments)
+    torch.save(result, folder / f"result_{RANK}.pt")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PPO in two processes over gloo: the same parameters as in one, and one decision to stop."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+WORKER = Path(__file__).with_name("ppo_worker.py")
+TIMEOUT = 120  # seconds; a run takes about 15
+
+
+def run(folder: Path, processes: int, scenario: str, *arguments) -> list[dict]:
+    """Returns what each process saved; a hang ends in an error."""
+    folder.mkdir()
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    command = [*launcher, str(WORKER), str(folder), scenario, json.dumps(arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(WORKER.parent), str(WORKER.parents[1])])
+    done = subprocess.run(command, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
+
+
+def test_two_processes_equal_one(tmp_path):
+    (alone,) = run(tmp_path / "one", 1, "two_steps")
+    both = run(tmp_path / "two", 2, "two_steps")
+    for result in both:
+        for name, tensor in alone["state"].items():
+            torch.testing.assert_close(result["state"][name], tensor, atol=1e-6, rtol=0, msg=name)
+    for name in ("loss", "reward", "explained_variance", "approx_kl", "critic_loss", "values/mean", "kl_ref"):
+        entries = [result["log"] for result in (alone, both[0])]
+        found = [[entry[name] for entry in log if name in entry and "loss" in entry] for log in entries]
+        assert found[0] and found[0] == pytest.approx(found[1], abs=1e-5), name
+
+
+def moved(result: dict, first: int, last: int) -> list[bool]:
+    """For each step from `first` to `last` (counted from 1), whether it changed a parameter."""
+    states = result["states"]
+    return [
+        any(not torch.equal(states[step - 1][name], states[step - 2][name]) for name in states[0])
+        for step in range(first, last + 1)
+    ]
+
+
+def test_one_process_above_the_limit_and_the_average_below_stops_nobody(tmp_path):
+    # KL 0 and 0.5 * 0.6^2 = 0.18, 0.09 on average; the limit is 0.1. Four steps make a rollout.
+    for result in run(tmp_path / "run", 2, "early_stop", 0.6):
+        assert all(moved(result, 2, 12))
+        assert result["passes"] == list(range(1, 13))
+        assert [entry["early_stopped"] for entry in result["log"][:12]] == [0.0] * 12
+
+
+def test_the_average_above_the_limit_stops_all_until_the_next_rollout(tmp_path):
+    # KL 0 and 0.5 * 0.7^2 = 0.245, 0.1225 on average.
+    for result in run(tmp_path / "run", 2, "early_stop", 0.7):
+        assert all(moved(result, 2, 4))
+        assert not any(moved(result, 5, 8))
+        assert all(moved(result, 9, 12))
+        for parameter, state in result["optimizers"][3].items():
+            for name, tensor in state.items():
+                assert torch.equal(result["optimizers"][7][parameter][name], tensor)
+        # The step that finds out takes a pass, those that are skipped none.
+        assert result["passes"] == [1, 2, 3, 4, 5, 5, 5, 5, 6, 7, 8, 9]
+        log = result["log"][:12]
+        assert [entry["early_stopped"] for entry in log] == [0.0] * 4 + [1.0] * 4 + [0.0] * 4
+        assert [entry["step"] for entry in log] == list(range(1, 13))

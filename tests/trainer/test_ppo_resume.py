@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of a PPO run: a stopped run goes on bit for bit, and plain transformers loads both models."""
+
+import shutil
+
+import pytest
+import torch
+from ppo_tools import assert_equal, copied, lora, make_trainer
+from tiny import make_llama, make_policy, make_prompts
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+MODELS = {
+    "full": {},
+    "mixture of experts": {"model": lambda: make_policy(use_moe=True), "engine": "scripted"},
+    "llama": {"model": make_llama},
+    "shared base": {"peft_config": lora},
+    "adapters and a critic of its own": {"peft_config": lora, "share_critic_base": False},
+}
+
+
+def settings(**changes) -> dict:
+    return {
+        "engine": None,
+        "optim": "adamw_torch",
+        "learning_rate": 1e-2,
+        "critic_learning_rate": 3e-2,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "max_grad_norm": 1.0,
+        "early_stop_kl": 0.02,
+        "per_device_train_batch_size": 4,
+        "mini_batch_size": 2,
+        "max_steps": 10,
+        "save_strategy": "steps",
+        "prompts": [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(7)],
+        "thinking_ratio": 0.5,
+        **changes,
+    }
+
+
+def build(folder, model=make_policy, peft_config=None, **changes):
+    peft_config = peft_config and peft_config()
+    return make_trainer(folder, model(), peft_config=peft_config, **settings(**changes))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_resumed_equals_straight(tmp_path, kind):
+    """Checkpoints within a rollout, after an early stop, and between rollouts; four steps make a rollout."""
+    straight = build(tmp_path / "straight", save_steps=1, **MODELS[kind])
+    straight.train()
+    logs = [entry for entry in straight.state.log_history if "loss" in entry]
+    stopped = [entry["step"] for entry in logs if entry["early_stopped"]]
+    assert 0 < len(stopped) < 10
+    within = next(step for step in stopped if step % 4)  # the rest of its rollout is to be skipped
+    for stop in sorted({2, within, 8}):
+        resumed = build(tmp_path / f"resumed_{stop}", save_steps=100, **MODELS[kind])
+        resumed.train(resume_from_checkpoint=f"{straight.args.output_dir}/checkpoint-{stop}")
+        assert_equal(copied(resumed.model), copied(straight.model))
+        found, expected = (
+            [(entry["step"], entry["loss"], entry["critic_learning_rate"]) for entry in trainer.state.log_history[:10]]
+            for trainer in (resumed, straight)
+        )
+        assert found == expected
+        states = [trainer.optimizer.state_dict() for trainer in (resumed, straight)]
+        for parameter, state in states[1]["state"].items():
+            assert_equal(states[0]["state"][parameter], state)
+
+
+def test_a_checkpoint_without_its_critic_is_refused(tmp_path):
+    trainer = build(tmp_path, save_steps=2, max_steps=2)
+    trainer.train()
+    shutil.rmtree(tmp_path / "checkpoint-2" / "critic")
+    with pytest.raises(FileNotFoundError, match="critic is missing.*model_name_or_path"):
+        build(tmp_path / "resumed").train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    trainer = build(tmp_path, save_steps=2, max_steps=2)
+    trainer.train()
+    other = build(tmp_path / "resumed", model=lambda: make_policy(num_hidden_layers=3))
+    with pytest.raises(ValueError, match="does not hold exactly the weights of this model.*missing"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+@pytest.mark.parametrize("make_model", [make_policy, make_llama, lambda: make_policy(use_moe=True)], ids="mlx")
+@pytest.mark.parametrize("where", ["", "checkpoint-2"])
+def test_plain_transformers_loads_policy_and_critic(tmp_path, make_model, where):
+    trainer = build(tmp_path, model=make_model, save_steps=2, max_steps=2)
+    trainer.train()
+    trainer.save_model()
+    for auto, folder, module in (
+        (AutoModelForCausalLM, tmp_path / where, trainer.model.policy),
+        (AutoModelForTokenClassification, tmp_path / where / "critic", trainer.model.critic),
+    ):
+        loaded, info = auto.from_pretrained(folder, output_loading_info=True)
+        assert not any(info[keys] for keys in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        assert_equal(copied(loaded), copied(module))
+    assert loaded.config.num_labels == 1
+
+
+def test_a_critic_kept_from_an_earlier_run_goes_on(tmp_path):
+    first = build(tmp_path / "first", max_steps=2)
+    first.train()
+    first.save_model()
+    second = build(tmp_path / "second", critic_model_name_or_path=str(tmp_path / "first" / "critic"))
+    assert_equal(copied(second.model.critic), copied(first.model.critic))
+
+
+def test_a_critic_from_another_model_gets_a_new_head(tmp_path, caplog):
+    make_llama(seed=3).save_pretrained(tmp_path / "other")
+    trainer = build(tmp_path / "run", critic_model_name_or_path=str(tmp_path / "other"))
+    assert "only its head (score) is new" in caplog.text
+    for name, tensor in make_llama(seed=3).model.state_dict().items():
+        assert torch.equal(trainer.model.critic.model.state_dict()[name], tensor), name
+    trainer.train()
+
+
+def test_the_best_model_is_loaded_at_the_end(tmp_path):
+    trainer = build(
+        tmp_path,
+        max_steps=4,
+        save_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="reward",
+        greater_is_better=True,
+        per_device_eval_batch_size=4,
+        eval_dataset=make_prompts(4),
+    )
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert_equal(copied(trainer.model.policy), copied(AutoModelForCausalLM.from_pretrained(best)))
+    critic = AutoModelForTokenClassification.from_pretrained(f"{best}/critic")
+    assert_equal(copied(trainer.model.critic), copied(critic))
