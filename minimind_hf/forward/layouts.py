@@ -87,11 +87,9 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
     return None
 
 
-@torch.no_grad()
-def _difference(model: nn.Module) -> str | None:
-    """Tries both layouts on two made-up groups of unequal prompts and completions."""
-    device = next(model.parameters()).device
-    ids = torch.arange(3, 27, device=device) % unwrap(model).config.get_text_config().vocab_size
+def made_up_batch(vocab_size: int, device: torch.device) -> dict[str, Tensor]:
+    """Two groups of unequal prompts and completions, to try a layout on."""
+    ids = torch.arange(3, 27, device=device) % vocab_size
     batch = {
         "prompt_ids": ids.view(4, 6),
         "prompt_mask": torch.tensor([[1] * 6, [1] * 6, [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]], device=device),
@@ -100,6 +98,13 @@ def _difference(model: nn.Module) -> str | None:
         "group_ids": torch.tensor([0, 0, 1, 1], device=device),
     }
     batch["prompt_ids"][1], batch["prompt_ids"][3] = batch["prompt_ids"][0], batch["prompt_ids"][2]
+    return batch
+
+
+@torch.no_grad()
+def _difference(model: nn.Module) -> str | None:
+    """Tries both layouts on made-up completions."""
+    batch = made_up_batch(unwrap(model).config.get_text_config().vocab_size, next(model.parameters()).device)
     was_training = model.training
     model.eval()
     plain = score_completions(model, batch, 1.0, "padded", with_entropy=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of completions, in the plain padded layout.
+"""Values of completions, in the two layouts of the log-probabilities.
 
 The value of a token is the critic's estimate of the state before it: it is read at the token that predicts it, so the
 first one at the last token of the prompt.
@@ -8,24 +8,54 @@ first one at the last token of the prompt.
 import torch
 from torch import Tensor, nn
 
+from .layouts import made_up_batch
+from .shared_prompt import PackedBatch, attach, detach, pack
 from .signature import forward_arguments
 
+_PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # reduced precision: 0.25
 
-def completion_values(
-    critic: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor
-) -> Tensor:
+
+def completion_values(critic: nn.Module, batch: dict[str, Tensor], layout: str) -> Tensor:
     """Returns the value of the state before each completion token.
 
     Args:
-        critic: A token classifier of one label; left in its own train/eval mode.
-        prompt_ids (`Tensor` of shape `(N, P)`): Prompts, padded on the left.
-        prompt_mask (`Tensor` of shape `(N, P)`): 1 for real tokens.
-        completion_ids (`Tensor` of shape `(N, C)`): Completions, padded on the right.
-        completion_mask (`Tensor` of shape `(N, C)`): 1 for real tokens.
+        critic: A token classifier of one label; left in its own train/eval mode. For `shared_prompt` one that
+            [`choose_values_layout`] found fit.
+        batch (`dict[str, Tensor]`): `prompt_ids` and `prompt_mask`, padded left, `completion_ids` and
+            `completion_mask`, padded right, and `group_ids`, equal for neighbouring rows with the same prompt.
+        layout (`str`): `"shared_prompt"` or `"padded"`.
 
     Returns:
         `Tensor` of shape `(N, C)`, float32 or wider; arbitrary where padded.
     """
+    padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
+    if layout == "padded":
+        return _padded_values(critic, *padded)
+    return _packed_values(critic, pack(*padded, batch["group_ids"]))
+
+
+def choose_values_layout(layout: str, critic: nn.Module, attaches: bool) -> str:
+    """Returns the policy's layout if the critic gives the same values in it, tried on made-up completions.
+
+    Args:
+        layout (`str`): Of the policy.
+        critic: A token classifier of one label.
+        attaches (`bool`): Whether the critic's attention is its own and must be told about the layout.
+    """
+    if layout == "padded" or not _attends_to_everything(critic.config.get_text_config()):
+        return "padded"
+    if attaches:
+        attach(critic)
+    if _agrees(critic):
+        return layout
+    if attaches:
+        detach(critic)
+    return "padded"
+
+
+def _padded_values(
+    critic: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor
+) -> Tensor:
     attention_mask = torch.cat([prompt_mask, completion_mask], dim=1).long()
     inputs = {
         "input_ids": torch.cat([prompt_ids, completion_ids], dim=1),
@@ -35,5 +65,41 @@ def completion_values(
     }
     accepted = forward_arguments(critic)
     outputs = critic(**{name: value for name, value in inputs.items() if name in accepted})
-    values = outputs.logits[:, -(completion_ids.shape[1] + 1) : -1, 0]
+    return _at_least_float32(outputs.logits[:, -(completion_ids.shape[1] + 1) : -1, 0])
+
+
+def _packed_values(critic: nn.Module, packed: PackedBatch) -> Tensor:
+    outputs = critic(
+        input_ids=packed.input_ids,
+        position_ids=packed.position_ids,
+        # Four dimensions say that the mask is ready; the layout's attention makes its own.
+        attention_mask=packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
+        shared_prompt=packed.groups,
+        use_cache=False,
+    )
+    return packed.to_padded(_at_least_float32(outputs.logits[0, packed.predictors, 0]))
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
+
+
+def _attends_to_everything(config) -> bool:
+    other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    return not other_layers and not getattr(config, "sliding_window", None)
+
+
+@torch.no_grad()
+def _agrees(critic: nn.Module) -> bool:
+    batch = made_up_batch(critic.config.get_text_config().vocab_size, critic.device)
+    was_training = critic.training
+    critic.eval()
+    plain = completion_values(critic, batch, "padded")
+    try:
+        packed = completion_values(critic, batch, "shared_prompt")
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
+        return False  # as an architecture whose classifier hands no further arguments to its attention
+    finally:
+        critic.train(was_training)
+    difference = (packed - plain)[batch["completion_mask"].bool()].abs().max().item()
+    return difference < _PROBE_TOLERANCE.get(critic.dtype, 0.25)

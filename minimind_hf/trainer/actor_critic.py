@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from ..forward.logprobs import TokenScores, completion_scores
+from ..forward.layouts import score_completions
+from ..forward.logprobs import TokenScores
 from ..forward.signature import unwrap
-from ..forward.values import completion_values
+from ..forward.values import choose_values_layout, completion_values
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, activate, adapters_off, belongs_to, recompute_contexts
 from .critic import is_shared, load_critic_adapter, part_of, save_critic_adapter
 from .weights import load_weights
 
 CRITIC_FOLDER = "critic"
-LAYOUT_NAMES = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
 @dataclass
@@ -46,13 +46,16 @@ class ActorCritic(nn.Module):
     Args:
         policy (`PreTrainedModel` or `PeftModel`): A causal LM.
         critic (`PreTrainedModel`): A token classifier of one label, from [`load_critic`].
+        layout (`str`): The policy's layout; the critic's too, if it can have it.
     """
 
-    def __init__(self, policy: PreTrainedModel | PeftModel, critic: PreTrainedModel):
+    def __init__(self, policy: PreTrainedModel | PeftModel, critic: PreTrainedModel, layout: str):
         super().__init__()
         self.policy = policy
         self.critic = critic
         self.shares_base = is_shared(critic)
+        self.layout = layout
+        self.values_layout = choose_values_layout(layout, critic, attaches=not self.shares_base)
         blocks = {*(unwrap(policy)._no_split_modules or []), *(critic._no_split_modules or [])}
         self._no_split_modules = sorted(blocks)
         self._checkpointing: dict = {}
@@ -70,8 +73,8 @@ class ActorCritic(nn.Module):
         """Scores completions by the policy, the critic or both.
 
         Args:
-            batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask`; more is
-                left alone.
+            batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask`,
+                `group_ids`; more is left alone.
             temperature (`float`): The sampling temperature that the completions were drawn at.
             with_scores (`bool`), with_values (`bool`): What to compute.
             with_entropy (`bool`), with_aux_loss (`bool`): What else the scores hold.
@@ -79,21 +82,22 @@ class ActorCritic(nn.Module):
         Returns:
             [`ActorCriticOutput`]
         """
-        layout = [batch[name] for name in LAYOUT_NAMES]
         output = ActorCriticOutput()
         if with_values:
-            output.values = self._values(layout)
+            output.values = self._values(batch)
         if with_scores:
-            output.scores = completion_scores(self.policy, *layout, temperature, with_entropy, with_aux_loss)
+            output.scores = score_completions(
+                self.policy, batch, temperature, self.layout, with_entropy, with_aux_loss
+            )
         return output
 
-    def _values(self, layout: list[Tensor]) -> Tensor:
+    def _values(self, batch: dict[str, Tensor]) -> Tensor:
         lean = self.shares_base and self.training and torch.is_grad_enabled() and not self.is_gradient_checkpointing
         if not lean:
-            return completion_values(self.critic, *layout)
+            return completion_values(self.critic, batch, self.values_layout)
         # Who shares the base is short of memory: the critic's activations are not kept beside the policy's, but
         # computed once more in the backward pass.
-        return checkpoint(completion_values, self.critic, *layout, use_reentrant=False)
+        return checkpoint(completion_values, self.critic, batch, self.values_layout, use_reentrant=False)
 
     # What accelerate, peft, trl and the Trainer ask of a model
 

@@ -18,7 +18,8 @@ def mini_batch_rows(num_rows: int, size: int, seed: int, iteration: int) -> list
         iteration (`int`): Number of the pass. The order is a pure function of (seed, iteration).
     """
     order = np.random.default_rng([seed, iteration]).permutation(num_rows).tolist()
-    return [order[start : start + size] for start in range(0, num_rows, size)]
+    # Within a mini-batch the order means nothing; completions of one prompt are kept together.
+    return [sorted(order[start : start + size]) for start in range(0, num_rows, size)]
 
 
 def select_rows(batch: MicroBatch, rows: list[int]) -> MicroBatch:

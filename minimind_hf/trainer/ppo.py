@@ -21,8 +21,9 @@ from ..algorithms import (
     token_rewards,
     value_loss,
 )
-from ..forward.logprobs import completion_scores
-from .actor_critic import CRITIC_FOLDER, LAYOUT_NAMES, ActorCritic
+from ..forward.layouts import score_completions
+from ..forward.linear import use_onednn
+from .actor_critic import CRITIC_FOLDER, ActorCritic
 from .base import RLTrainer
 from .config import PPOConfig
 from .critic import load_critic
@@ -64,7 +65,10 @@ class PPOTrainer(RLTrainer):
         return args.kl_coef
 
     def _trained_model(self, policy: PreTrainedModel, args: PPOConfig) -> ActorCritic:
-        return ActorCritic(policy, load_critic(policy, args))
+        model = ActorCritic(policy, load_critic(policy, args), self.layout)
+        if args.device.type == "cpu":
+            use_onednn(model)
+        return model
 
     def _policy_of(self, model: ActorCritic) -> PreTrainedModel:
         return model.policy
@@ -127,8 +131,7 @@ class PPOTrainer(RLTrainer):
     def _reference_logps(self, reference: nn.Module, batch: MicroBatch) -> Tensor:
         if reference is self.model_wrapped:
             return reference(batch, self.args.temperature, with_values=False).scores.logps
-        layout = [batch[name] for name in LAYOUT_NAMES]
-        return completion_scores(reference, *layout, self.args.temperature).logps
+        return score_completions(reference, batch, self.args.temperature, self.layout).logps
 
     def _measure(self, experience: Experience, metrics: Metrics) -> None:
         super()._measure(experience, metrics)
@@ -196,7 +199,7 @@ class PPOTrainer(RLTrainer):
             metrics.add_mean(name, mean * num_tokens, num_tokens)
         loss = policy_loss + args.vf_coef * critic_loss
         if with_router:
-            loss = loss + self._router_loss(output.scores.aux_loss, metrics)
+            loss = loss + self._router_loss(output.scores.aux_loss, batch.get("share", 1.0), metrics)
         return loss
 
     # Early stop

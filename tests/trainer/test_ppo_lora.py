@@ -13,7 +13,6 @@ from tiny import make_llama, make_policy
 from transformers import AutoModelForTokenClassification
 
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.trainer.actor_critic import LAYOUT_NAMES
 from minimind_hf.trainer.adapters import BorrowedTrunk
 
 TRAINING = {"max_steps": 8, "mini_batch_size": 4, "optim": "adamw_torch", "learning_rate": 1e-2}
@@ -174,7 +173,7 @@ def test_reference_is_the_base_although_the_policy_has_moved(tmp_path):
     trainer = make_trainer(tmp_path, make_policy(), peft_config=lora(), **TRAINING)
     trainer.train()
     experience = collected(trainer)
-    layout = [experience.tokens[name] for name in LAYOUT_NAMES]
+    layout = [experience.tokens[n] for n in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
     with torch.no_grad():
         expected = completion_scores(make_policy(), *layout, trainer.args.temperature).logps
     mask = experience.tokens["completion_mask"].bool()

@@ -140,6 +140,7 @@ SHAPES = {
         "max_steps": 8,
     },
     "several completions a prompt": {"num_generations": 4, "mini_batch_size": 4, "max_steps": 8},
+    "padded": {"num_generations": 2, "mini_batch_size": 4, "max_steps": 8, "forward_layout": "padded"},
 }
 
 
@@ -173,6 +174,8 @@ def test_training_equals_a_plain_loop(tmp_path, shape, optim, early_stop_kl):
     for rollout in engine.seen:
         plain.train_on(*rollout)
 
+    padded = SHAPES[shape].get("forward_layout") == "padded"
+    assert (trainer.model.values_layout == "padded") == (trainer.model.layout == "padded") == padded
     assert len(engine.seen) == 2
     assert (plain.stopped > 0) == (early_stop_kl < 1)
     assert sum(log_of(trainer, "early_stopped")) == trainer.state.global_step - plain.updates
