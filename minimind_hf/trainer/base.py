@@ -49,6 +49,7 @@ from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .sampler import RolloutSampler
+from .token_budget import split_by_tokens
 
 logger = logging.get_logger(__name__)
 
@@ -178,11 +179,11 @@ class RLTrainer(Trainer):
     def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
         """The part of a micro-batch in the loss of the whole optimizer step."""
 
-    def _router_loss(self, aux_loss: Tensor, metrics: Metrics) -> Tensor:
-        """The balancing loss of a micro-batch, which weighs as one of all that make the optimizer step."""
+    def _router_loss(self, aux_loss: Tensor, share: Tensor | float, metrics: Metrics) -> Tensor:
+        """The balancing loss of a micro-batch (or its share of one), which weighs as one of all of the step."""
         metrics.add_mean("aux_loss", aux_loss.detach(), 1)
-        share = self.current_gradient_accumulation_steps * self.accelerator.num_processes
-        return self._router_loss_coefficient * aux_loss / share
+        parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        return self._router_loss_coefficient * aux_loss * share / parts
 
     # Steps 1 and 2: rollout and score
 
@@ -345,8 +346,16 @@ class RLTrainer(Trainer):
         )
 
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
+        *parts, last = split_by_tokens(inputs, self.args.max_tokens_per_microbatch)
+        synchronizes = self.accelerator.sync_gradients
         with self._metrics.phase("update"):
-            return super().training_step(model, inputs, num_items_in_batch)
+            losses = []
+            for part in parts:
+                self.accelerator.gradient_state._set_sync_gradients(False)
+                with self.accelerator.no_sync(model):
+                    losses.append(super().training_step(model, part, num_items_in_batch))
+            self.accelerator.gradient_state._set_sync_gradients(synchronizes)
+            return sum(losses, start=super().training_step(model, last, num_items_in_batch))
 
     def compute_loss(
         self,

@@ -109,6 +109,11 @@ class RLConfig(TrainingArguments):
         "'shared_prompt' computes each prompt once for its completions; 'padded' is the plain layout, for models that "
         "cannot and for comparison. Both give the same numbers.",
     )
+    max_tokens_per_microbatch: int | None = _field(
+        None,
+        "Split each micro-batch into parts of at most this many tokens (a prompt counted once), balanced by length. "
+        "The mathematics stay the same; give it a large per_device_train_batch_size. Unset: no split.",
+    )
 
     # Rewards
     reward_weights: list[float] | None = _field(None, "One weight per reward function. Unset: all 1.")
@@ -144,7 +149,13 @@ class RLConfig(TrainingArguments):
         _share("system_prompt_ratio", self.system_prompt_ratio)
         for name in ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("max_prompt_length", "num_generations_eval", "num_completions_to_print"):
+        optional = (
+            "max_prompt_length",
+            "num_generations_eval",
+            "num_completions_to_print",
+            "max_tokens_per_microbatch",
+        )
+        for name in optional:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         if not 0 < self.temperature < float("inf"):

@@ -113,5 +113,5 @@ class GRPOTrainer(RLTrainer):
             metrics.add_mean(LOGGED_NAMES.get(name, name), mean * num_tokens, num_tokens)
         metrics.add_mean("entropy", token_sum(scores.entropy, mask), num_tokens)
         if with_router:
-            loss = loss + self._router_loss(scores.aux_loss, metrics)
+            loss = loss + self._router_loss(scores.aux_loss, batch.get("share", 1.0), metrics)
         return loss

@@ -9,6 +9,7 @@ from tiny import ScriptedEngine, make_llama, make_policy, make_prompts
 
 from minimind_hf.algorithms import k3
 from minimind_hf.trainer.metrics import Metrics
+from minimind_hf.trainer.token_budget import split_by_tokens
 
 
 def parameters(model) -> torch.Tensor:
@@ -181,3 +182,40 @@ def test_prompts_of_a_run_are_a_pure_function_of_the_seed(make_trainer):
     epochs = [set(first[i : i + 16]) for i in range(0, 64, 16)]
     assert all(len(epoch) == 4 for epoch in epochs)
     assert len({tuple(first[i : i + 16]) for i in range(0, 64, 16)}) > 1
+
+
+@pytest.mark.parametrize("budget", [1, 20, 45, 10_000])
+def test_a_token_budget_does_not_change_two_sgd_steps(make_trainer, budget):
+    whole = trained(make_trainer, per_device_train_batch_size=16)
+    split = trained(make_trainer, per_device_train_batch_size=16, max_tokens_per_microbatch=budget)
+    torch.testing.assert_close(split, whole, atol=1e-6, rtol=0)
+
+
+def test_parts_keep_to_the_budget_and_hold_every_completion_once(make_trainer):
+    trainer = make_trainer(per_device_train_batch_size=24)
+    (batch,) = trainer._micro_batches(collect(trainer, count=6), Metrics())
+    numbered = batch | {"number": torch.arange(24)}
+    parts = split_by_tokens(numbered, 40)
+    assert sorted(torch.cat([part["number"] for part in parts]).tolist()) == list(range(24))
+    assert sum(part["share"].item() for part in parts) == pytest.approx(1)
+    sizes = []
+    for part in parts:
+        first_of_group = torch.cat([torch.tensor([True]), part["group_ids"].diff() != 0])
+        tokens = part["completion_mask"].sum() + part["prompt_mask"][first_of_group].sum()
+        sizes.append(tokens.item())
+        assert part["completion_mask"].any(dim=0).all() and part["prompt_mask"].any(dim=0).all()
+    assert max(sizes) <= 40
+    assert len(parts) <= 2 * sum(sizes) / 40  # no more parts than a fair packing needs
+    assert split_by_tokens(batch, None) == [batch]
+
+
+def test_router_loss_of_parts_weighs_as_one_micro_batch(make_trainer):
+    def logs(**changes):
+        trainer = make_trainer(make_policy(use_moe=True), per_device_train_batch_size=16, beta=0.0, **changes)
+        trainer.train()
+        return trainer.state.log_history[0]
+
+    # One group a part or all in one: the balance of expert loads is not the same, its weight is.
+    one, parts = logs(router_aux_loss_coef=0.5), logs(router_aux_loss_coef=0.5, max_tokens_per_microbatch=45)
+    assert parts["policy_loss"] == pytest.approx(one["policy_loss"], abs=1e-5)
+    assert parts["loss"] - parts["policy_loss"] == pytest.approx(one["loss"] - one["policy_loss"], rel=0.2)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-batches by tokens: a batch of completions in as few parts as fit a budget, balanced by length.
+
+Completions of one prompt stay together where the budget allows, so that the prompt is computed once. Losses and
+gradients of the parts add up to those of the whole, since the denominator is that of the optimizer step.
+"""
+
+from itertools import groupby
+
+import torch
+
+from .experience import MicroBatch
+from .mini_batches import select_rows
+
+
+def split_by_tokens(batch: MicroBatch, max_tokens: int | None) -> list[MicroBatch]:
+    """Splits a padded micro-batch into parts of at most `max_tokens` real tokens, a prompt counted once per part.
+
+    Args:
+        batch (`dict[str, Tensor]`): Padded, rows of one prompt next to each other.
+        max_tokens (`int`, *optional*): The budget; unset, the batch stays whole. A completion that alone exceeds it
+            makes a part of its own.
+
+    Returns:
+        `list[dict[str, Tensor]]`: The parts, without columns that are padding in all their rows, and each with
+        `share`, its part of the rows. Empty batches stay as they are.
+    """
+    if max_tokens is None or not batch:
+        return [batch]
+    prompts = batch["prompt_mask"].sum(dim=1).tolist()
+    completions = batch["completion_mask"].sum(dim=1).tolist()
+    units = _units(batch["group_ids"].tolist(), prompts, completions, max_tokens)
+    parts = _balanced(units, max_tokens)
+    return [_part(batch, sorted(rows)) for rows in parts]
+
+
+def _units(groups: list[int], prompts: list[int], completions: list[int], max_tokens: int) -> list[tuple[int, list]]:
+    """Cuts groups into `(tokens, rows)` that fit the budget, in order."""
+    units = []
+    for _, members in groupby(range(len(groups)), key=groups.__getitem__):
+        rows: list[int] = []
+        tokens = 0
+        for row in members:
+            if rows and tokens + completions[row] > max_tokens:
+                units.append((tokens, rows))
+                rows, tokens = [], 0
+            tokens += completions[row] + (0 if rows else prompts[row])
+            rows.append(row)
+        units.append((tokens, rows))
+    return units
+
+
+def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[int]]:
+    """Deals the units out, the largest first and each to the emptiest part, over the fewest parts that hold them."""
+    total = sum(tokens for tokens, _ in units)
+    by_size = sorted(units, key=lambda unit: -unit[0])
+    for count in range(max(1, -(-total // max_tokens)), len(units) + 1):
+        loads, parts = [0] * count, [[] for _ in range(count)]
+        for tokens, rows in by_size:
+            emptiest = loads.index(min(loads))
+            loads[emptiest] += tokens
+            parts[emptiest] += rows
+        if max(loads) <= max_tokens or count == len(units):
+            return [rows for rows in parts if rows]
+    return [rows for _, rows in units]
+
+
+def _part(batch: MicroBatch, rows: list[int]) -> MicroBatch:
+    share = torch.tensor(len(rows) / len(batch["group_ids"]), device=batch["group_ids"].device)
+    return select_rows(batch, rows) | {"share": share}
