@@ -258,7 +258,7 @@ class GRPOConfig(RLConfig):
     loss_aggregation: str = _field(
         "sequence", "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length."
     )
-    scale_rewards: str | bool = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
+    scale_rewards: str = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
     mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
 
     def __post_init__(self):
