@@ -3,11 +3,12 @@
 
 Prompts are computed without padding, one behind the other. A step attends to the prompt of each group where it lies,
 with the queries of all its rows at once, and to each row's own tokens; nothing of a prompt is copied to its rows.
-Projections run in the rollout dtype on packed weights. Heads, keys, values and softmax are float32, whatever the
-rollout dtype: at a row per step their products are bound by their number, not by their size.
+Projections run in the rollout dtype on packed weights. The residual stream, norms, keys, values and attention are
+float32, whatever the rollout dtype: at one token a row their cost is in their number, not in their size.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ from .scheduler import Decoder
 MAX_PREFILL_TOKENS = 4096
 
 # Takes a layer's number, queries (tokens, heads, head_dim), keys and values (tokens, kv_heads, head_dim) in float32;
-# returns what the heads read.
+# returns what the heads read, (tokens, heads * head_dim).
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -126,27 +127,28 @@ class FastDecoder(Decoder):
         return self._forward(token_ids, self.turns[positions], attend, last)
 
     def _causal_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention inside one prompt; all of shape `(heads, tokens, head_dim)`, the result with tokens first."""
+        """Attention inside one prompt; all of shape `(heads, tokens, head_dim)`, the result `(tokens, width)`."""
         shared = self.weights.num_heads // self.weights.num_kv_heads
         query, key, value = (
             tensor.unsqueeze(0)
             for tensor in (query, key.repeat_interleave(shared, 0), value.repeat_interleave(shared, 0))
         )
-        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.weights.scaling)
-        return output[0].transpose(0, 1)
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
+        return output[0].transpose(0, 1).flatten(1)
 
     def _forward(self, token_ids: Tensor, turns: Tensor, attend: Attention, last: Tensor | None = None) -> Tensor:
         """The model on single tokens; `last` chooses those whose logits are wanted (unset: all)."""
         weights = self.weights
-        x = weights.embedding.index_select(0, token_ids).to(weights.dtype)
+        dtype = weights.dtype
+        x = weights.embedding.index_select(0, token_ids).float()
         for number, layer in enumerate(weights.layers):
-            queries, keys, values = self._heads(layer, layer.attention_norm(x), turns)
-            read = attend(number, queries, keys, values).flatten(1)
+            queries, keys, values = self._heads(layer, layer.attention_norm(x).to(dtype), turns)
+            read = attend(number, queries, keys, values)
             if last is not None and number == len(weights.layers) - 1:
                 x, read = x[last], read[last]  # the other tokens have served their keys and values
-            x = layer.output(read.to(weights.dtype)).add_(x)
-            x = layer.mlp(layer.mlp_norm(x)).add_(x)
-        return weights.head(weights.norm(x))
+            x += layer.output(read.to(dtype))
+            x += layer.mlp(layer.mlp_norm(x).to(dtype))
+        return weights.head(weights.norm(x).to(dtype))
 
     def _heads(self, layer: Layer, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         num_heads, num_kv_heads = self.weights.num_heads, self.weights.num_kv_heads
@@ -160,6 +162,16 @@ class FastDecoder(Decoder):
         return queries, keys, values
 
 
+class _Views(NamedTuple):
+    """The part of a layer's memory that a batch reads and writes."""
+
+    memory: Tensor  # that of `completions` as a whole: it is another one after it has grown
+    prompt_keys: Tensor  # (groups * kv_heads, head_dim, prompt_length)
+    prompt_values: Tensor  # (groups * kv_heads, prompt_length, head_dim)
+    row_keys: Tensor  # (rows, kv_heads, space, head_dim)
+    row_values: Tensor
+
+
 class _Batch:
     """What a step needs to know of rows and groups, as tensors; good until either changes.
 
@@ -171,7 +183,6 @@ class _Batch:
         self.prompts, self.completions = decoder.prompts, decoder.completions
         self.num_kv_heads, self.head_dim = decoder.weights.num_kv_heads, decoder.weights.head_dim
         self.shared = decoder.weights.num_heads // self.num_kv_heads
-        self.scaling = decoder.weights.scaling
         self.num_rows, self.num_groups = len(decoder.rows), len(decoder.groups)
         device = decoder.device
         slot_of_group = {group: slot for slot, group in enumerate(decoder.groups)}
@@ -185,7 +196,7 @@ class _Batch:
         self.lengths -= 1
         self.ragged = min(decoder.lengths) < self.length or min(prompt_lengths) < self.prompt_length
         self.prompt_lengths = torch.tensor(prompt_lengths, device=device)
-        self.memory_length = None
+        self.views: list[_Views] = []
 
     def _lay_out(self, slots: list[int], device: torch.device) -> None:
         cells = [[] for _ in range(self.num_groups)]
@@ -204,14 +215,20 @@ class _Batch:
         self.positions += 1
         self.lengths += 1
         self.length += 1
-        capacity = self.completions.memory.shape[4]
-        if capacity != self.memory_length:
-            self.memory_length = capacity
-            first_slots = torch.arange(self.num_rows * self.num_kv_heads, device=self.lengths.device) * capacity
-            self.write_slots = first_slots + self.lengths.repeat_interleave(self.num_kv_heads)
-        else:
-            self.write_slots += 1
-        self.mask = self._mask() if self.ragged else None
+        if not self.views or self.views[0].memory is not self.completions.memory:
+            self.views = [self._view(number) for number in range(self.completions.num_layers)]
+            row_starts = torch.arange(self.num_rows * self.num_kv_heads, device=self.lengths.device)
+            self.row_starts = row_starts * self.completions.memory.shape[4]
+        if self.ragged:
+            self.write_slots = self.row_starts + self.lengths.repeat_interleave(self.num_kv_heads)
+            self.mask = self._mask()
+
+    def _view(self, number: int) -> "_Views":
+        prompt_keys, prompt_values = (
+            memory[: self.num_groups, :, : self.prompt_length].flatten(0, 1) for memory in self.prompts.memory[number]
+        )
+        keys, values = (memory[: self.num_rows] for memory in self.completions.memory[number])
+        return _Views(self.completions.memory, prompt_keys.transpose(1, 2), prompt_values, keys, values)
 
     def _mask(self) -> Tensor:
         """What hides the slots behind the end of shorter prompts and rows, to be added to scores."""
@@ -227,32 +244,29 @@ class _Batch:
 
     def attend(self, number: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Stores the keys and values of the new tokens, and reads prompts and rows up to them."""
+        view = self.views[number]
+        self._write(view.row_keys, keys)
+        self._write(view.row_values, values)
+        row_keys, row_values = (memory.flatten(0, 1)[:, : self.length] for memory in (view.row_keys, view.row_values))
         rows, heads, shared, split = self.num_rows, self.num_kv_heads, self.shared, self.prompt_length
-        row_keys, row_values = (memory[: rows * heads] for memory in self.completions.layer(number))
-        self._write(row_keys, keys)
-        self._write(row_values, values)
-        row_keys, row_values = row_keys[:, : self.length], row_values[:, : self.length]
-        prompt_keys, prompt_values = (
-            memory[: self.num_groups * heads, :split] for memory in self.prompts.layer(number)
-        )
 
         queries = queries.reshape(rows, heads, shared, self.head_dim)
-        scores = queries.new_empty(rows, heads, shared, split + self.length)
-        flat_scores = scores.flatten(0, 1)
-        prompt_scores = torch.bmm(self._to_groups(queries), prompt_keys.transpose(1, 2))
-        scores[..., :split] = self._to_rows(prompt_scores)
-        flat_scores[..., split:].baddbmm_(queries.flatten(0, 1), row_keys.transpose(1, 2), beta=0)
-        scores.mul_(self.scaling)
-        if self.mask is not None:
+        prompt_scores = self._to_rows(torch.bmm(self._to_groups(queries), view.prompt_keys))
+        row_scores = torch.bmm(queries.flatten(0, 1), row_keys.transpose(1, 2))
+        scores = torch.cat([prompt_scores, row_scores.view(rows, heads, shared, self.length)], dim=-1)
+        if self.ragged:
             scores += self.mask
         shares = scores.softmax(dim=-1)
-        read = self._to_rows(torch.bmm(self._to_groups(shares[..., :split]), prompt_values))
+        read = self._to_rows(torch.bmm(self._to_groups(shares[..., :split]), view.prompt_values))
         read = read.reshape(rows * heads, shared, self.head_dim)
         read = torch.baddbmm(read, shares.flatten(0, 1)[..., split:], row_values)
-        return read.view(rows, heads * shared, self.head_dim)
+        return read.view(rows, -1)
 
     def _write(self, memory: Tensor, new: Tensor) -> None:
-        memory.flatten(0, 1).index_copy_(0, self.write_slots, new.reshape(-1, self.head_dim))
+        if self.ragged:
+            memory.flatten(0, 2).index_copy_(0, self.write_slots, new.reshape(-1, self.head_dim))
+        else:
+            memory[:, :, self.length - 1] = new
 
     def _to_groups(self, of_rows: Tensor) -> Tensor:
         """`(rows, kv_heads, shared, n)` to `(groups * kv_heads, rows_per_group * shared, n)`."""

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's weights in the form the lean decoder computes with: joined, packed, in the rollout dtype."""
+"""A model's weights in the form the lean decoder computes with: joined, packed, in the rollout dtype.
 
+Whatever scales the input of a linear layer is multiplied into its weights: the weights of root mean square norms, and
+the square root of the width that turns a root mean square into a vector's length. What is left of a norm is a division
+by the length. Likewise queries come out with the scaling of attention scores in them.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +20,16 @@ from .packed_linear import PackedLinear, Packer
 
 @dataclass
 class Norm:
-    """Root mean square norm over the last dimension."""
+    """Divides vectors by their length: root mean square norm without its weights.
 
-    weight: Tensor
-    eps: float
+    Attributes:
+        floor (`Tensor`, a float32 scalar): The square root of width times epsilon.
+    """
+
+    floor: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self.floor)
 
 
 @dataclass
@@ -31,21 +40,21 @@ class HeadNorm:
         weight (`Tensor` of shape `(query heads + key heads, head_dim)`): float32.
     """
 
+    norm: Norm
     weight: Tensor
-    eps: float
 
     def __call__(self, heads: Tensor) -> Tensor:
-        return F.rms_norm(heads, self.weight.shape[-1:], None, self.eps) * self.weight
+        return self.norm(heads).mul_(self.weight)
 
 
 @dataclass
 class MLP:
-    gate_up: PackedLinear
+    gate: PackedLinear
+    up: PackedLinear
     down: PackedLinear
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate).mul_(up))
+        return self.down(self.up.times(x, self.gate.silu(x)))
 
 
 @dataclass
@@ -72,9 +81,11 @@ class Experts:
 
 @dataclass
 class Layer:
-    """Attributes:
-    qkv (`PackedLinear`): Query heads, key heads, value heads; see [`paired`] for the order inside a head.
-    head_norm (`HeadNorm`, *optional*): Unset for architectures without q/k norm.
+    """One decoder layer.
+
+    Attributes:
+        qkv (`PackedLinear`): Query heads, key heads, value heads; see [`paired`] for the order inside a head.
+        head_norm (`HeadNorm`, *optional*): Unset for architectures without q/k norm.
     """
 
     attention_norm: Norm
@@ -96,7 +107,6 @@ class FastWeights:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    scaling: float
 
     @property
     def device(self) -> torch.device:
@@ -111,19 +121,17 @@ def pack(model: nn.Module, dtype: torch.dtype | None = None) -> FastWeights:
     """
     model = unwrap(model)
     dtype = dtype or model.lm_head.weight.dtype
-    config, attention = model.config, model.model.layers[0].self_attn
     packer = Packer(dtype)
     return FastWeights(
         dtype=dtype,
         embedding=model.model.embed_tokens.weight.detach(),
         layers=[_pack_layer(layer, packer) for layer in model.model.layers],
-        norm=_norm(model.model.norm, dtype),
-        head=_pack_linears(packer, model.lm_head),
+        norm=_norm(model.model.norm),
+        head=_pack_linear(packer, model.lm_head, _scale(model.model.norm)),
         rotary=model.model.rotary_emb,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=attention.head_dim,
-        scaling=attention.scaling,
+        num_heads=model.config.num_attention_heads,
+        num_kv_heads=model.config.num_key_value_heads,
+        head_dim=model.model.layers[0].self_attn.head_dim,
     )
 
 
@@ -137,54 +145,73 @@ def paired(head_dim: int) -> Tensor:
 
 
 def _pack_layer(layer: nn.Module, packer: Packer) -> Layer:
-    attention = layer.self_attn
-    order = paired(attention.head_dim)
-    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
-    weights = [linear_weight(module) for module in qkv]
-    biases = [module.bias for module in qkv]
-    for i in range(2):
-        weights[i] = _reorder_heads(weights[i], order)
-        biases[i] = _reorder_heads(biases[i], order) if biases[i] is not None else None
+    has_experts = hasattr(layer.mlp, "experts")
+    pack_mlp = _pack_experts if has_experts else _pack_mlp
     return Layer(
-        attention_norm=_norm(layer.input_layernorm, packer.dtype),
-        qkv=packer.pack(weights, biases),
-        head_norm=_head_norm(attention, order) if hasattr(attention, "q_norm") else None,
-        output=_pack_linears(packer, attention.o_proj),
-        mlp_norm=_norm(layer.post_attention_layernorm, packer.dtype),
-        mlp=_pack_experts(layer.mlp, packer) if hasattr(layer.mlp, "experts") else _pack_mlp(layer.mlp, packer),
+        attention_norm=_norm(layer.input_layernorm),
+        qkv=_pack_qkv(layer.self_attn, packer, _scale(layer.input_layernorm)),
+        head_norm=_head_norm(layer.self_attn) if hasattr(layer.self_attn, "q_norm") else None,
+        output=_pack_linear(packer, layer.self_attn.o_proj),
+        mlp_norm=_norm(layer.post_attention_layernorm),
+        mlp=pack_mlp(layer.mlp, packer, _scale(layer.post_attention_layernorm)),
     )
+
+
+def _norm(module: nn.Module) -> Norm:
+    floor = math.sqrt(module.weight.shape[0] * module.variance_epsilon)
+    return Norm(torch.tensor(floor, device=module.weight.device))
+
+
+def _scale(module: nn.Module) -> Tensor:
+    """What a norm multiplies by after the division by the length."""
+    return module.weight.detach().float() * math.sqrt(module.weight.shape[0])
+
+
+def _pack_linear(packer: Packer, module: nn.Module, scale: Tensor | None = None) -> PackedLinear:
+    return packer.pack([linear_weight(module)], [module.bias], scale)
+
+
+def _pack_qkv(attention: nn.Module, packer: Packer, scale: Tensor) -> PackedLinear:
+    order = paired(attention.head_dim)
+    modules = [attention.q_proj, attention.k_proj, attention.v_proj]
+    weights = [linear_weight(module).detach() for module in modules]
+    biases = [module.bias for module in modules]
+    # Behind a head norm a scaling of the queries would be lost; it is in the weight of that norm.
+    for i, factor in enumerate((1.0 if hasattr(attention, "q_norm") else attention.scaling, 1.0)):
+        weights[i] = _reorder_heads(weights[i], order) * factor
+        biases[i] = _reorder_heads(biases[i].detach(), order) * factor if biases[i] is not None else None
+    return packer.pack(weights, biases, scale)
 
 
 def _reorder_heads(values: Tensor, order: Tensor) -> Tensor:
     """Reorders the dimensions inside each head, which are the first of a weight or bias."""
-    return values.detach().unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+    return values.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
 
 
-def _head_norm(attention: nn.Module, order: Tensor) -> HeadNorm:
-    heads = [
-        _reorder_heads(norm.weight, order).float().expand(linear.out_features // len(order), -1)
-        for norm, linear in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
-    ]
-    return HeadNorm(torch.cat(heads), attention.q_norm.variance_epsilon)
+def _head_norm(attention: nn.Module) -> HeadNorm:
+    order = paired(attention.head_dim)
+    query, key = (_scale(norm)[order] for norm in (attention.q_norm, attention.k_norm))
+    query = (query * attention.scaling).expand(attention.q_proj.out_features // len(order), -1)
+    key = key.expand(attention.k_proj.out_features // len(order), -1)
+    return HeadNorm(_norm(attention.q_norm), torch.cat([query, key]))
 
 
-def _norm(module: nn.Module, dtype: torch.dtype) -> Norm:
-    return Norm(module.weight.detach().to(dtype), module.variance_epsilon)
+def _pack_mlp(mlp: nn.Module, packer: Packer, scale: Tensor) -> MLP:
+    return MLP(
+        gate=_pack_linear(packer, mlp.gate_proj, scale),
+        up=_pack_linear(packer, mlp.up_proj, scale),
+        down=_pack_linear(packer, mlp.down_proj),
+    )
 
 
-def _pack_linears(packer: Packer, *modules: nn.Module) -> PackedLinear:
-    return packer.pack([linear_weight(module) for module in modules], [module.bias for module in modules])
-
-
-def _pack_mlp(mlp: nn.Module, packer: Packer) -> MLP:
-    return MLP(_pack_linears(packer, mlp.gate_proj, mlp.up_proj), _pack_linears(packer, mlp.down_proj))
-
-
-def _pack_experts(block: nn.Module, packer: Packer) -> Experts:
-    weights = zip(block.experts.gate_up_proj, block.experts.down_proj, strict=True)
+def _pack_experts(block: nn.Module, packer: Packer, scale: Tensor) -> Experts:
+    experts = []
+    for gate_up, down in zip(block.experts.gate_up_proj, block.experts.down_proj, strict=True):
+        gate, up = gate_up.chunk(2)
+        experts.append(MLP(packer.pack([gate], scale=scale), packer.pack([up], scale=scale), packer.pack([down])))
     return Experts(
-        router=block.gate.weight.detach().to(packer.dtype),
-        experts=[MLP(packer.pack([gate_up]), packer.pack([down])) for gate_up, down in weights],
+        router=(block.gate.weight.detach() * scale).to(packer.dtype),
+        experts=experts,
         top_k=block.gate.top_k,
         renormalise=block.gate.norm_topk_prob,
     )

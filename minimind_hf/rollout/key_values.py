@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 FIRST_LENGTH = 64
 
@@ -36,11 +35,6 @@ class KeyValues:
         shape = (*old.shape[:2], max(rows, has_rows), self.num_heads, max(length, has_length), old.shape[-1])
         self.memory = old.new_zeros(shape)
         self.memory[:, :, :has_rows, :, :has_length] = old
-
-    def layer(self, number: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer, each of shape `(rows * heads, length, head_dim)`, with all reserved space."""
-        keys, values = self.memory[number].flatten(1, 2)
-        return keys, values
 
     def move(self, to: Sequence[int], source: Sequence[int], length: int) -> None:
         """Copies the first `length` slots of some rows onto others."""

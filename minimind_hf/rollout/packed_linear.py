@@ -34,6 +34,18 @@ class PackedLinear:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return F.linear(x, self.weight, self.bias)
 
+    def silu(self, x: Tensor) -> Tensor:
+        """Returns `silu(self(x))`."""
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "swish", [], "")
+        return F.silu(F.linear(x, self.weight, self.bias))
+
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """Returns `self(x) * factor`."""
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise.binary(x, factor, self.weight, self.bias, "mul")
+        return F.linear(x, self.weight, self.bias) * factor
+
 
 class Packer:
     """Makes packed layers of one dtype. Weights are joined and converted in one buffer that all layers share."""
@@ -42,25 +54,31 @@ class Packer:
         self.dtype = dtype
         self.buffer = torch.empty(0, dtype=dtype)
 
-    def pack(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None] = ()) -> PackedLinear:
+    def pack(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None] = (), scale: Tensor | None = None
+    ) -> PackedLinear:
         """Makes one layer whose outputs are those of several, one behind the other.
 
         Args:
             weights (`Sequence[Tensor]`): Each of shape `(outputs, inputs)`, all with the same inputs.
             biases (`Sequence[Tensor | None]`): One per weight, or none at all.
+            scale (`Tensor` of shape `(inputs,)`, *optional*): What inputs are to be multiplied by first.
         """
-        return PackedLinear(self._join(weights), self._join_biases(weights, biases))
+        return PackedLinear(self._join(weights, scale), self._join_biases(weights, biases))
 
-    def _join(self, weights: Sequence[Tensor]) -> Tensor:
+    def _join(self, weights: Sequence[Tensor], scale: Tensor | None) -> Tensor:
         first = weights[0].detach()
-        if len(weights) == 1 and first.dtype == self.dtype and first.is_contiguous():
+        if len(weights) == 1 and scale is None and first.dtype == self.dtype and first.is_contiguous():
             return first
         rows, columns = sum(weight.shape[0] for weight in weights), first.shape[1]
         if self.buffer.numel() < rows * columns or self.buffer.device != first.device:
             self.buffer = torch.empty(rows * columns, dtype=self.dtype, device=first.device)
         joined = self.buffer[: rows * columns].view(rows, columns)
         for part, weight in zip(joined.split([weight.shape[0] for weight in weights]), weights, strict=True):
-            part.copy_(weight.detach())
+            if scale is None:
+                part.copy_(weight.detach())
+            else:
+                torch.mul(weight.detach(), scale, out=part)
         return joined
 
     def _join_biases(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:
