@@ -6,6 +6,7 @@ import torch
 from transformers import get_scheduler
 
 from minimind_hf import GRPOConfig
+from minimind_hf.trainer.base import _make_engine
 
 REFUSED = [
     ({"per_device_train_batch_size": 8, "num_generations": 6}, r"8, counted in completions.*num_generations \(6\)"),
@@ -26,6 +27,8 @@ REFUSED = [
     ({"overlong_prompts": "keep"}, "overlong_prompts"),
     ({"thinking_ratio": 1.5}, r"thinking_ratio is a probability.*got 1.5"),
     ({"system_prompt_ratio": -0.1}, "system_prompt_ratio"),
+    ({"rollout_dtype": "float16"}, "rollout_dtype must be one of None, 'float32', 'bfloat16', got 'float16'"),
+    ({"torch_engine_path": "quick"}, "torch_engine_path must be one of 'auto', 'fast', 'general'"),
     ({"beta": -1.0}, "beta must be at least 0"),
     ({"num_iterations": 0}, "num_iterations"),
     ({"max_completion_length": 0}, "max_completion_length"),
@@ -84,6 +87,21 @@ def test_another_schedule_gets_no_arguments_of_the_default_one(tmp_path):
 def test_epsilon_high_means_what_the_loss_needs(tmp_path, loss_type, given, expected):
     config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, loss_type=loss_type, epsilon_high=given)
     assert config.upper_clip == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"),
+    [
+        ({}, None),
+        ({"bf16": True}, torch.bfloat16),
+        ({"bf16": True, "rollout_dtype": "float32"}, torch.float32),
+        ({"rollout_dtype": "bfloat16"}, torch.bfloat16),
+    ],
+)
+def test_rollouts_are_in_the_dtype_of_training_unless_said_otherwise(tmp_path, settings, dtype):
+    config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, max_batch_rows=7, **settings)
+    engine = _make_engine(config)
+    assert (engine.dtype, engine.path, engine.max_batch_rows) == (dtype, "auto", 7)
 
 
 def test_generation_batch_size_is_the_other_way_to_say_steps_per_generation(tmp_path):
