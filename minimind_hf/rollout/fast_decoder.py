@@ -20,8 +20,8 @@ from .scheduler import Decoder
 
 MAX_PREFILL_TOKENS = 4096
 
-# Takes a layer's number, queries (tokens, heads, head_dim), keys and values (tokens, kv_heads, head_dim) in float32;
-# returns what the heads read, (tokens, heads * head_dim).
+# Takes a layer's number, queries (tokens, kv_heads, query heads per kv head, head_dim), keys and values (tokens,
+# kv_heads, head_dim) in float32; returns what the heads read, (tokens, heads * head_dim).
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -116,7 +116,7 @@ class FastDecoder(Decoder):
 
         def attend(number: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             outputs = []
-            parts = [tensor.transpose(0, 1).split(lengths, dim=1) for tensor in (queries, keys, values)]
+            parts = [part.transpose(0, 1).split(lengths, dim=1) for part in (queries.flatten(1, 2), keys, values)]
             memory = self.prompts.memory[number]
             for slot, (query, key, value) in enumerate(zip(*parts, strict=True), start=first):
                 memory[0, slot, :, : key.shape[1]] = key
@@ -151,15 +151,14 @@ class FastDecoder(Decoder):
         return weights.head(weights.norm(x).to(dtype))
 
     def _heads(self, layer: Layer, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        num_heads, num_kv_heads = self.weights.num_heads, self.weights.num_kv_heads
-        heads = layer.qkv(x).float().unflatten(1, (-1, self.weights.head_dim))
-        turned, values = heads.split([num_heads + num_kv_heads, num_kv_heads], dim=1)
+        num_kv_heads, head_dim = self.weights.num_kv_heads, self.weights.head_dim
+        heads = layer.qkv(x).float().view(len(x), -1, head_dim)
+        turned, values = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
         if layer.head_norm is not None:
             turned = layer.head_norm(turned)
-        pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * turns).flatten(-2)
-        queries, keys = turned.split([num_heads, num_kv_heads], dim=1)
-        return queries, keys, values
+        pairs = torch.view_as_complex(turned.view(len(x), -1, head_dim // 2, 2))
+        turned = torch.view_as_real(pairs * turns).view(len(x), num_kv_heads, -1, head_dim)
+        return turned[:, :, :-1], turned[:, :, -1], values
 
 
 class _Views(NamedTuple):
@@ -168,7 +167,7 @@ class _Views(NamedTuple):
     memory: Tensor  # that of `completions` as a whole: it is another one after it has grown
     prompt_keys: Tensor  # (groups * kv_heads, head_dim, prompt_length)
     prompt_values: Tensor  # (groups * kv_heads, prompt_length, head_dim)
-    row_keys: Tensor  # (rows, kv_heads, space, head_dim)
+    row_keys: Tensor  # (rows * kv_heads, space, head_dim)
     row_values: Tensor
 
 
@@ -227,7 +226,7 @@ class _Batch:
         prompt_keys, prompt_values = (
             memory[: self.num_groups, :, : self.prompt_length].flatten(0, 1) for memory in self.prompts.memory[number]
         )
-        keys, values = (memory[: self.num_rows] for memory in self.completions.memory[number])
+        keys, values = (memory[: self.num_rows].flatten(0, 1) for memory in self.completions.memory[number])
         return _Views(self.completions.memory, prompt_keys.transpose(1, 2), prompt_values, keys, values)
 
     def _mask(self) -> Tensor:
@@ -247,33 +246,33 @@ class _Batch:
         view = self.views[number]
         self._write(view.row_keys, keys)
         self._write(view.row_values, values)
-        row_keys, row_values = (memory.flatten(0, 1)[:, : self.length] for memory in (view.row_keys, view.row_values))
         rows, heads, shared, split = self.num_rows, self.num_kv_heads, self.shared, self.prompt_length
 
-        queries = queries.reshape(rows, heads, shared, self.head_dim)
         prompt_scores = self._to_rows(torch.bmm(self._to_groups(queries), view.prompt_keys))
-        row_scores = torch.bmm(queries.flatten(0, 1), row_keys.transpose(1, 2))
+        row_scores = torch.bmm(queries.flatten(0, 1), view.row_keys[:, : self.length].transpose(1, 2))
         scores = torch.cat([prompt_scores, row_scores.view(rows, heads, shared, self.length)], dim=-1)
         if self.ragged:
             scores += self.mask
         shares = scores.softmax(dim=-1)
         read = self._to_rows(torch.bmm(self._to_groups(shares[..., :split]), view.prompt_values))
         read = read.reshape(rows * heads, shared, self.head_dim)
-        read = torch.baddbmm(read, shares.flatten(0, 1)[..., split:], row_values)
+        read = torch.baddbmm(read, shares.flatten(0, 1)[..., split:], view.row_values[:, : self.length])
         return read.view(rows, -1)
 
     def _write(self, memory: Tensor, new: Tensor) -> None:
+        new = new.reshape(-1, self.head_dim)
         if self.ragged:
-            memory.flatten(0, 2).index_copy_(0, self.write_slots, new.reshape(-1, self.head_dim))
+            memory.flatten(0, 1).index_copy_(0, self.write_slots, new)
         else:
-            memory[:, :, self.length - 1] = new
+            memory.select(1, self.length - 1).copy_(new)
 
     def _to_groups(self, of_rows: Tensor) -> Tensor:
         """`(rows, kv_heads, shared, n)` to `(groups * kv_heads, rows_per_group * shared, n)`."""
         if not self.is_full:
             of_rows = of_rows.index_select(0, self.row_of_cell)
-        grid = of_rows.unflatten(0, (self.num_groups, self.rows_per_group)).transpose(1, 2)
-        return grid.flatten(2, 3).flatten(0, 1)
+        split = of_rows.view(self.num_groups, self.rows_per_group, *of_rows.shape[1:])
+        of_cells = self.num_groups * self.num_kv_heads, self.rows_per_group * self.shared, of_rows.shape[-1]
+        return split.transpose(1, 2).reshape(of_cells)
 
     def _to_rows(self, of_groups: Tensor) -> Tensor:
         """The way back."""

@@ -37,7 +37,7 @@ class HeadNorm:
     """The norms of queries and keys, over each head of both at once.
 
     Attributes:
-        weight (`Tensor` of shape `(query heads + key heads, head_dim)`): float32.
+        weight (`Tensor` of shape `(query heads + key heads, head_dim)`): float32; heads in the order of `Layer.qkv`.
     """
 
     norm: Norm
@@ -84,7 +84,8 @@ class Layer:
     """One decoder layer.
 
     Attributes:
-        qkv (`PackedLinear`): Query heads, key heads, value heads; see [`paired`] for the order inside a head.
+        qkv (`PackedLinear`): For each key head the query heads that read it and itself; then all value heads. See
+            [`paired`] for the order inside query and key heads.
         head_norm (`HeadNorm`, *optional*): Unset for architectures without q/k norm.
     """
 
@@ -172,28 +173,32 @@ def _pack_linear(packer: Packer, module: nn.Module, scale: Tensor | None = None)
 
 
 def _pack_qkv(attention: nn.Module, packer: Packer, scale: Tensor) -> PackedLinear:
-    order = paired(attention.head_dim)
-    modules = [attention.q_proj, attention.k_proj, attention.v_proj]
-    weights = [linear_weight(module).detach() for module in modules]
-    biases = [module.bias for module in modules]
     # Behind a head norm a scaling of the queries would be lost; it is in the weight of that norm.
-    for i, factor in enumerate((1.0 if hasattr(attention, "q_norm") else attention.scaling, 1.0)):
-        weights[i] = _reorder_heads(weights[i], order) * factor
-        biases[i] = _reorder_heads(biases[i].detach(), order) * factor if biases[i] is not None else None
-    return packer.pack(weights, biases, scale)
+    scaling = 1.0 if hasattr(attention, "q_norm") else attention.scaling
+    query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
+    weight = _join_heads(linear_weight(query) * scaling, linear_weight(key), attention.head_dim)
+    bias = None
+    if query.bias is not None:
+        bias = _join_heads(query.bias * scaling, key.bias, attention.head_dim)
+    return packer.pack([weight, linear_weight(value)], [bias, value.bias], scale)
 
 
-def _reorder_heads(values: Tensor, order: Tensor) -> Tensor:
-    """Reorders the dimensions inside each head, which are the first of a weight or bias."""
-    return values.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+def _join_heads(query: Tensor, key: Tensor, head_dim: int) -> Tensor:
+    """Joins weights or biases of query and key heads in the order of `Layer.qkv`."""
+    order = paired(head_dim)
+    key = key.detach().unflatten(0, (-1, 1, head_dim))[:, :, order]
+    query = query.detach().unflatten(0, (len(key), -1, head_dim))[:, :, order]
+    return torch.cat([query, key], dim=1).flatten(0, 2)
 
 
 def _head_norm(attention: nn.Module) -> HeadNorm:
-    order = paired(attention.head_dim)
-    query, key = (_scale(norm)[order] for norm in (attention.q_norm, attention.k_norm))
-    query = (query * attention.scaling).expand(attention.q_proj.out_features // len(order), -1)
-    key = key.expand(attention.k_proj.out_features // len(order), -1)
-    return HeadNorm(_norm(attention.q_norm), torch.cat([query, key]))
+    head_dim = attention.head_dim
+    query, key = (
+        _scale(norm).expand(linear.out_features // head_dim, -1).flatten()
+        for norm, linear in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
+    )
+    weight = _join_heads(query * attention.scaling, key, head_dim).view(-1, head_dim)
+    return HeadNorm(_norm(attention.q_norm), weight)
 
 
 def _pack_mlp(mlp: nn.Module, packer: Packer, scale: Tensor) -> MLP:
