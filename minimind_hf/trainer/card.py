@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README of a trained model: what it is, how to load it, how it was trained and what came out.
+
+Everything is read off the trainer. What is not known is left out rather than guessed: a licence, a data set that is a
+local file, a base model that is a local folder (the Hub would look for a repository of that name).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import is_peft_model
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import Trainer, TrainingArguments
+
+_ALGORITHMS = {
+    "cispo": ("CISPO", "MiniMax-M1", "2506.13585"),
+    "grpo": ("GRPO", "DeepSeekMath", "2402.03300"),
+    "ppo": ("PPO", "Proximal Policy Optimization Algorithms", "1707.06347"),
+}
+# Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
+_SHARED_SETTINGS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_grad_norm",
+    "weight_decay",
+    "seed",
+    "bf16",
+)
+_NOT_OF_THE_RESULT = (
+    "model_init_kwargs",
+    "trust_remote_code",
+    "log_completions",
+    "num_completions_to_print",
+    "log_unique_prompts",
+    "debug_mode",
+    "debug_interval",
+)
+_PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")
+_METRICS = ("reward", "reward_std", "kl_ref", "entropy", "completions/mean_length", "completions/clipped_ratio")
+
+_TEMPLATE = """\
+---
+{{ card_data }}
+---
+
+# {{ model_name }}
+
+{{ summary }}
+
+## How to load it
+
+```python
+{{ code }}
+```
+
+## Training
+
+Optimizer steps: {{ steps }}. Processes: {{ processes }}. The reward is the weighted sum of: {{ rewards }}.
+
+{{ settings }}
+
+## Results
+
+{{ results }}
+
+## Versions
+
+{{ versions }}
+"""
+
+
+def model_card(
+    trainer: Trainer,
+    model_name: str | None = None,
+    dataset_name: str | Sequence[str] | None = None,
+    tags: str | Sequence[str] | None = None,
+) -> ModelCard:
+    """Describes the model that a trainer of this project has trained.
+
+    Args:
+        trainer (`Trainer`): After training; what it logged as `reward`, ... and `eval_*` last are the results.
+        model_name (`str`, *optional*): Unset: of `hub_model_id`, or of `output_dir`.
+        dataset_name (`str` or list of them, *optional*): What it was trained on; listed if it can be a Hub name.
+        tags (`str` or list of them, *optional*): Tags in addition to those of the algorithm.
+
+    Returns:
+        `ModelCard`: With valid metadata; `save(path)` writes it.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    name = model_name or _name(trainer.args)
+    label, paper, arxiv = _algorithm(trainer.args)
+    base_model = _base_model(model)
+    data = ModelCardData(
+        library_name="peft" if is_peft_model(model) else "transformers",
+        model_name=name,
+        base_model=base_model,
+        datasets=[dataset for dataset in _as_list(dataset_name) if _is_hub_name(dataset)] or None,
+        pipeline_tag="text-generation",
+        tags=["generated_from_trainer", "minimind-hf", label.lower(), "reinforcement-learning", *_as_list(tags)],
+    )
+    summary = f"{_described(base_model, model)}, trained by {label} ([{paper}](https://arxiv.org/abs/{arxiv}))."
+    return ModelCard.from_template(
+        data,
+        template_str=_TEMPLATE,
+        summary=summary,
+        code=_loading_code(trainer.args.hub_model_id or name, model),
+        steps=trainer.state.global_step,
+        processes=trainer.args.world_size,
+        rewards=", ".join(f"`{signal}`" for signal in _reward_names(trainer)),
+        settings=_table(("setting", "value"), _settings(trainer.args)),
+        results=_table(("metric", "last value"), _results(trainer.state.log_history)),
+        versions=_table(("package", "version"), ((package, version(package)) for package in _PACKAGES)),
+    )
+
+
+def _name(args: TrainingArguments) -> str:
+    return (args.hub_model_id or Path(args.output_dir).resolve().name).rsplit("/", 1)[-1]
+
+
+def _algorithm(args: TrainingArguments) -> tuple[str, str, str]:
+    """Label, title and arXiv number of the paper."""
+    return _ALGORITHMS[getattr(args, "loss_type", "ppo")]
+
+
+def _base_model(model: Any) -> str | None:
+    name = getattr(model.config, "_name_or_path", "")
+    return name if _is_hub_name(name) else None
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether this can be a repository: what exists here as a file or folder is not taken for one."""
+    if not name or Path(name).exists():
+        return False
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _as_list(value: str | Iterable[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def _described(base_model: str | None, model: Any) -> str:
+    count = f"{model.num_parameters() / 1e6:.1f} million parameters"
+    kind = f"A {model.config.model_type} model of {count}"
+    if is_peft_model(model):
+        kind = f"Adapters for a {model.config.model_type} model"
+    return f"{kind}, from [{base_model}](https://huggingface.co/{base_model})" if base_model else kind
+
+
+def _loading_code(name: str, model: Any) -> str:
+    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    needs_code = model.config.model_type == "minimind"
+    if needs_code:
+        lines.insert(0, "import minimind_hf  # or pass trust_remote_code=True")
+    if is_peft_model(model):
+        lines.insert(0, "# needs peft installed")
+    lines += [
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
+        f'model = AutoModelForCausalLM.from_pretrained("{name}")',
+    ]
+    return "\n".join(lines)
+
+
+def _reward_names(trainer: Trainer) -> list[str]:
+    """The signals, as they were logged."""
+    names = (key for log in trainer.state.log_history for key in log if key.startswith("rewards/"))
+    return list(
+        dict.fromkeys(key.removeprefix("rewards/").removesuffix("/mean") for key in names if key[-5:] == "/mean")
+    )
+
+
+def _settings(args: TrainingArguments) -> list[tuple[str, Any]]:
+    inherited = {field.name for field in fields(TrainingArguments)}
+    own = [f.name for f in fields(args) if f.name not in inherited and f.name not in _NOT_OF_THE_RESULT]
+    values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
+    return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
+
+
+def _results(log_history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    last = {name: value for log in log_history for name, value in log.items()}
+    names = [name for name in _METRICS if name in last]
+    names += [name for name in last if name.startswith("eval_") and isinstance(last[name], int | float)]
+    return [(name, f"{last[name]:.4g}") for name in names]
+
+
+def _table(head: tuple[str, str], rows: Iterable[tuple[str, Any]]) -> str:
+    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
+    return "\n".join(lines + [f"| {name} | {value} |" for name, value in rows])

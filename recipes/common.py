@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes share: arguments, what to train on, and what is left in the output folder at the end."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import embedded_task
+import yaml
+from accelerate import PartialState
+from transformers import Trainer
+from trl import ModelConfig, TrlParser, get_quantization_config
+
+from minimind_hf import RLConfig, load_prompts
+from minimind_hf.trainer.card import model_card
+from minimind_hf.trainer.report import plot_reward_curve
+
+START_FOLDER = "supervised"  # inside the output folder: where reinforcement learning starts from in the embedded task
+
+
+@dataclass
+class ScriptArguments:
+    """What to train on. With neither a data set nor a model, the embedded task is run."""
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Prompts: a .jsonl, .json, .parquet or .csv file, a folder, or a hub name."}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the data set."})
+    dataset_train_split: str = field(default="train", metadata={"help": "Split to train on, e.g. 'train[:1000]'."})
+    eval_dataset_name: str | None = field(
+        default=None, metadata={"help": "Prompts of evaluations (see eval_strategy). Unset: dataset_name."}
+    )
+    dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on."})
+    question_column: str | None = field(
+        default=None, metadata={"help": "For data without prompts: the column of texts that become the user's turn."}
+    )
+    reward_funcs: list[str] | None = field(
+        default=None,
+        metadata={"help": "Names of built-in signals, 'module:name', 'file.py:name', and paths of reward models."},
+    )
+    reward_model_name_or_path: str | None = field(
+        default=None, metadata={"help": "A reward model, added to reward_funcs as the last one."}
+    )
+    sft_steps: int = field(default=400, metadata={"help": "Embedded task: supervised updates, at most."})
+    sft_accuracy: float = field(
+        default=0.42, metadata={"help": "Embedded task: share of right answers at which the supervised phase ends."}
+    )
+
+
+@dataclass
+class Task:
+    """What a trainer is given.
+
+    Args:
+        model (`str`): Name or folder of the policy.
+        reward_funcs (`list`): Reward functions.
+        train_dataset (`datasets.Dataset`), eval_dataset (`datasets.Dataset`, *optional*): Prompts.
+        dataset_name (`str`, *optional*): Where the prompts come from; `None` for the embedded task.
+        accuracy_before (`float`, *optional*): On the held-out sums; known on the main process of the embedded task.
+    """
+
+    model: str
+    reward_funcs: list[str | Callable]
+    train_dataset: datasets.Dataset
+    eval_dataset: datasets.Dataset | None
+    dataset_name: str | None = None
+    accuracy_before: float | None = None
+
+
+def parse_arguments(
+    config_class: type[RLConfig], embedded_defaults: dict[str, Any], arguments: Sequence[str] | None = None
+) -> tuple[ScriptArguments, RLConfig, ModelConfig]:
+    """Parses flags and the yaml file of `--config`; `embedded_defaults` hold where neither says otherwise."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = TrlParser((ScriptArguments, config_class, ModelConfig))
+    if _means_embedded_task(parser, arguments):
+        parser.set_defaults_with_config(**embedded_defaults)
+    return parser.parse_args_and_config(arguments)
+
+
+def _means_embedded_task(parser: TrlParser, arguments: list[str]) -> bool:
+    flags = list(arguments)
+    given = {}
+    if "--config" in flags:
+        position = flags.index("--config")
+        given = yaml.safe_load(Path(flags[position + 1]).read_text()) or {}
+        del flags[position : position + 2]
+    namespace, _ = parser.parse_known_args(flags)
+    names = ("model_name_or_path", "dataset_name")
+    return not any(getattr(namespace, name) or given.get(name) for name in names)
+
+
+def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) -> Task:
+    """Loads the prompts, or makes the embedded task; every process calls it.
+
+    Raises:
+        ValueError: If only one of model and data set is given, there is no reward, or the model is a .pth file.
+    """
+    rewards = [*(script.reward_funcs or []), *filter(None, [script.reward_model_name_or_path])]
+    if model.model_name_or_path is None and script.dataset_name is None:
+        return _embedded_task(script, args, rewards)
+    _check_given(script, model, rewards)
+    args.model_init_kwargs = _model_init_kwargs(model) | (args.model_init_kwargs or {})
+    evaluates = args.eval_strategy != "no"
+    return Task(
+        model=model.model_name_or_path,
+        reward_funcs=rewards,
+        train_dataset=_load(script, script.dataset_name, script.dataset_train_split),
+        eval_dataset=_load(script, script.eval_dataset_name or script.dataset_name, script.dataset_test_split)
+        if evaluates
+        else None,
+        dataset_name=script.dataset_name,
+    )
+
+
+def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]) -> None:
+    path = model.model_name_or_path
+    if path is None or script.dataset_name is None:
+        raise ValueError(
+            f"model_name_or_path is {path!r} and dataset_name {script.dataset_name!r}: give both, or neither for the "
+            "embedded task."
+        )
+    if not rewards:
+        raise ValueError("There is no reward. Give one or more, for example --reward_funcs length thinking format.")
+    if path.endswith(".pth"):
+        raise ValueError(
+            f"{path} is a MiniMind checkpoint, not a model folder. Convert it first: minimind-hf convert {path} FOLDER "
+            "--tokenizer TOKENIZER_FOLDER"
+        )
+
+
+def _model_init_kwargs(model: ModelConfig) -> dict[str, Any]:
+    options = {
+        "revision": model.model_revision,
+        "dtype": model.dtype,
+        "attn_implementation": model.attn_implementation,
+        "quantization_config": get_quantization_config(model),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _load(script: ScriptArguments, source: str, split: str) -> datasets.Dataset:
+    return load_prompts(source, name=script.dataset_config, split=split, question_column=script.question_column)
+
+
+def _embedded_task(script: ScriptArguments, args: RLConfig, rewards: list[str]) -> Task:
+    folder = Path(args.output_dir) / START_FOLDER
+    accuracy = None
+    state = PartialState()
+    if state.is_main_process:
+        if args.resume_from_checkpoint:
+            accuracy = embedded_task.measure_in_fresh_process(folder, args.device)
+        else:
+            accuracy = embedded_task.make_start(folder, script.sft_steps, script.sft_accuracy, args.seed, args.device)
+        print(f"held-out accuracy before reinforcement learning: {accuracy:.1%}", flush=True)
+    state.wait_for_everyone()
+    train, held_out = embedded_task.split_sums()
+    return Task(
+        model=str(folder),
+        reward_funcs=rewards or [embedded_task.correct_answer],
+        train_dataset=embedded_task.as_dataset(train),
+        eval_dataset=embedded_task.as_dataset(held_out),
+        accuracy_before=accuracy,
+    )
+
+
+def finish(trainer: Trainer, task: Task) -> float | None:
+    """Saves model, tokenizer, card and reward curve; every process calls it.
+
+    Returns:
+        `float`, *optional*: The accuracy of what was saved, on the main process of the embedded task.
+    """
+    output_dir = trainer.args.output_dir
+    trainer.save_model(output_dir)
+    accuracy = None
+    if trainer.is_world_process_zero():
+        if task.accuracy_before is not None:
+            accuracy = embedded_task.measure_in_fresh_process(output_dir, trainer.args.device)
+            print(f"held-out accuracy after reinforcement learning: {accuracy:.1%}", flush=True)
+            trainer.log({"eval_accuracy_before": task.accuracy_before, "eval_accuracy_after": accuracy})
+        _write_report(trainer, task)
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub(dataset_name=task.dataset_name)
+    return accuracy
+
+
+def _write_report(trainer: Trainer, task: Task) -> None:
+    folder = Path(trainer.args.output_dir)
+    model_card(trainer, dataset_name=task.dataset_name).save(folder / "README.md")
+    if any("reward" in log for log in trainer.state.log_history):
+        plot_reward_curve(trainer.state.log_history, folder / "reward_curve.png", title=folder.resolve().name)
+    else:
+        print("no reward was logged (see logging_steps), so there is no reward curve", flush=True)
+
+
+def print_result(trainer: Trainer, algorithm: str, task: Task, accuracy_after: float | None, seconds: float) -> None:
+    """Prints the recipe's last line, one JSON object, on the main process."""
+    result = {
+        "algorithm": algorithm,
+        "accuracy_before": task.accuracy_before,
+        "accuracy_after": accuracy_after,
+        "seconds": round(seconds, 1),
+        "output_dir": trainer.args.output_dir,
+    }
+    if trainer.is_world_process_zero():
+        print(json.dumps(result), flush=True)

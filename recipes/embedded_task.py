@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes do when they are given neither a model nor data: a small MiniMind learns to add.
+
+Everything is made on the spot: the tokenizer, the model and the sums. A supervised phase shows worked examples, their
+steps inside <think>, and ends when about half of the sampled answers are right; the rest is for reinforcement
+learning, whose reward is the right answer and nothing else. The held-out sums occur in neither phase, nor do the same
+two numbers in the other order.
+
+Run as a script, it loads a folder in a process of its own and measures it on the held-out sums:
+
+    python recipes/embedded_task.py FOLDER
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations_with_replacement, islice, repeat
+from pathlib import Path
+
+import datasets
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    get_linear_schedule_with_warmup,
+)
+
+from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
+
+TEMPERATURE = 0.8
+MAX_COMPLETION_LENGTH = 32  # a worked solution takes 22 tokens
+NUM_HELD_OUT = 512
+SAMPLES_PER_SUM = 2  # with 512 sums, an accuracy's standard error is below 2 points
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # pad, bos and eos, with MiniMind's ids 0, 1 and 2
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n<think>\\n' }}
+    {%- if not open_thinking %}
+        {{- '\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One problem: two numbers of two digits."""
+
+    a: int
+    b: int
+
+    @property
+    def answer(self) -> str:
+        return str(self.a + self.b)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{self.a} + {self.b} = ?"}]
+
+    @property
+    def solution(self) -> str:
+        """What follows the opened <think>: the columns from the right, with the carry, and the answer."""
+        (tens_a, ones_a), (tens_b, ones_b) = divmod(self.a, 10), divmod(self.b, 10)
+        ones = ones_a + ones_b
+        carry = ones // 10
+        tens = tens_a + tens_b + carry
+        return f"{ones_a}+{ones_b}={ones}\n{tens_a}+{tens_b}+{carry}={tens}\n</think>\n\n{self.answer}"
+
+
+def split_sums() -> tuple[list[Sum], list[Sum]]:
+    """Returns the sums to train on and the held-out ones, the same in every run. `a + b` and `b + a` stay together."""
+    pairs = list(combinations_with_replacement(range(10, 100), 2))
+    random.Random(0).shuffle(pairs)
+    held_out = [Sum(*pair) for pair in pairs[:NUM_HELD_OUT]]
+    train = [Sum(*numbers) for a, b in pairs[NUM_HELD_OUT:] for numbers in sorted({(a, b), (b, a)})]
+    return train, held_out
+
+
+def as_dataset(sums: Sequence[Sum]) -> datasets.Dataset:
+    """Returns prompts with a column `answer`, which travels to the reward."""
+    return datasets.Dataset.from_list([{"prompt": item.messages, "answer": item.answer} for item in sums])
+
+
+def is_correct(text: str, answer: str) -> bool:
+    """Whether a completion closes its thinking once and then gives the answer and nothing else."""
+    _, *rest = text.split("</think>")
+    return len(rest) == 1 and rest[0].strip() == answer
+
+
+def correct_answer(completions: list, answer: list[str], **columns) -> list[float]:
+    """The reward: 1 for the right answer after the thinking, else 0."""
+    texts = [completion[0]["content"] for completion in completions]
+    return [float(is_correct(*pair)) for pair in zip(texts, answer, strict=True)]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Trains a byte-level BPE with MiniMind's special tokens, in which every digit is a token of its own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    train, _ = split_sums()
+    words = [f"system\nuser\nassistant\n{item.messages[0]['content']}\n\n" for item in train[:100]]
+    tokenizer.train_from_iterator(words, trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in ("<think>", "</think>")])
+    pad, bos, eos = SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_model(tokenizer: PreTrainedTokenizerBase, seed: int) -> MiniMindForCausalLM:
+    """Returns an untrained MiniMind of 0.9 million parameters."""
+    torch.manual_seed(seed)
+    hidden_size = 128
+    config = MiniMindConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=hidden_size**-0.5,  # so narrow a model learns twice as fast with it as with 0.02
+    )
+    return MiniMindForCausalLM(config)
+
+
+def teach(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_steps: int, enough: float, seed: int
+) -> None:
+    """Shows worked examples until a share `enough` of sampled answers is right, or for `max_steps`.
+
+    A loop of its own, not a Trainer: it runs on the main process alone while the others wait, whatever launched them.
+
+    Args:
+        model (`PreTrainedModel`): Trained in place.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
+        max_steps (`int`): Updates, of 32 examples each, at most.
+        enough (`float`): Share of right answers, on training sums, at which to stop.
+        seed (`int`): Of the order of the examples.
+    """
+    train, _ = split_sums()
+    random.Random(seed).shuffle(train)
+    loader = DataLoader(
+        [_example(tokenizer, item) for item in train],
+        batch_size=32,
+        shuffle=True,
+        drop_last=True,
+        collate_fn=DataCollatorForSeq2Seq(tokenizer),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=20, num_training_steps=max_steps)
+    model.train()
+    for step, batch in enumerate(islice(chain.from_iterable(repeat(loader)), max_steps), start=1):
+        loss = model(**batch.to(model.device)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if step % 5 == 0 and _knows_enough(model, tokenizer, train[:160], enough, step):
+            return
+
+
+def _knows_enough(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sums: Sequence[Sum], enough: float, step: int
+) -> bool:
+    accuracy = measure(model, tokenizer, sums, samples_per_sum=1)
+    if step % 20 == 0 or accuracy >= enough:
+        print(f"supervised step {step}: {accuracy:.0%} of sampled answers are right", flush=True)
+    return accuracy >= enough
+
+
+def _example(tokenizer: PreTrainedTokenizerBase, item: Sum) -> dict[str, list[int]]:
+    opened = tokenizer.apply_chat_template(
+        item.messages, add_generation_prompt=True, open_thinking=True, tokenize=False
+    )
+    prompt = tokenizer(opened, add_special_tokens=False)["input_ids"]
+    solution = tokenizer(item.solution + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+    return {"input_ids": prompt + solution, "labels": [-100] * len(prompt) + solution}
+
+
+def sample(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sums: Sequence[Sum], samples_per_sum: int
+) -> list[str]:
+    """Returns completions, `samples_per_sum` for each sum in turn; the same model gives the same ones."""
+    prompts = PromptDataset(as_dataset(sums), tokenizer, thinking_ratio=1.0)
+    engine = TorchEngine()
+    engine.sync_weights(model, version=0)
+    sampling = SamplingParams(MAX_COMPLETION_LENGTH, TEMPERATURE, (tokenizer.eos_token_id,), seed=0)
+    rollouts = engine.generate([prompt["prompt_ids"] for prompt in prompts], samples_per_sum, sampling)
+    return tokenizer.batch_decode([rollout.completion_ids for rollout in rollouts], skip_special_tokens=True)
+
+
+def measure(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sums: Sequence[Sum],
+    samples_per_sum: int = SAMPLES_PER_SUM,
+) -> float:
+    """Returns the share of sampled completions with the right answer."""
+    texts = sample(model, tokenizer, sums, samples_per_sum)
+    answers = [item.answer for item in sums for _ in range(samples_per_sum)]
+    return sum(map(is_correct, texts, answers)) / len(texts)
+
+
+def make_start(folder: Path, max_steps: int, enough: float, seed: int, device: str | torch.device) -> float:
+    """Makes a tokenizer and a model, teaches it halfway, and saves both.
+
+    Args:
+        folder (`Path`): Where they are saved.
+        max_steps (`int`), enough (`float`), seed (`int`): As for [`teach`].
+        device (`str` or `torch.device`): Where the model is trained.
+
+    Returns:
+        `float`: Accuracy on the held-out sums.
+    """
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, seed).to(device)
+    teach(model, tokenizer, max_steps, enough, seed)
+    _, held_out = split_sums()
+    accuracy = measure(model, tokenizer, held_out)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return accuracy
+
+
+def measure_in_fresh_process(folder: str | Path, device: str | torch.device) -> float:
+    """Loads a folder with the Auto classes in a process of its own, shows some answers, and returns the accuracy.
+
+    Raises:
+        RuntimeError: If the process fails, with the end of what it said.
+    """
+    command = [sys.executable, __file__, str(folder), "--device", str(device)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{folder} could not be loaded and asked in a fresh process:\n{done.stderr[-2000:]}")
+    *shown, result = done.stdout.splitlines()
+    print("\n".join(shown), flush=True)
+    return json.loads(result)["accuracy"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures a model folder on the held-out sums.")
+    parser.add_argument("folder")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(options.folder)
+    model = AutoModelForCausalLM.from_pretrained(options.folder).to(options.device)
+    _, held_out = split_sums()
+    for item, text in zip(held_out[:3], sample(model, tokenizer, held_out[:3], samples_per_sum=1), strict=True):
+        print(f"{item.messages[0]['content']}  {' '.join(text.split())}")
+    print(json.dumps({"accuracy": measure(model, tokenizer, held_out)}))
+
+
+if __name__ == "__main__":
+    main()
