@@ -1,0 +1,41 @@
+# What people do here. Everything runs in .venv, which is made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: install demo test test-all lint format bench clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: install  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags on
+	$(BIN)/python recipes/grpo.py $(DEMO_ARGS)
+
+demo-ppo: install  ## the same by PPO
+	$(BIN)/python recipes/ppo.py $(DEMO_ARGS)
+
+test: install  ## the quick tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: install  ## and those that take longer
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install  ## against trl and model.generate; on a quiet machine
+	$(BIN)/python benchmarks/step_time.py --workload chat
+	$(BIN)/python benchmarks/rollout.py --workload chat --dtype float32
+
+clean:
+	rm -rf $(VENV) outputs
