@@ -23,7 +23,7 @@ from ..algorithms import (
 )
 from ..forward.layouts import score_completions
 from ..forward.linear import use_onednn
-from .actor_critic import CRITIC_FOLDER, ActorCritic
+from .actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
 from .base import RLTrainer
 from .config import PPOConfig
 from .critic import load_critic
@@ -59,6 +59,8 @@ class PPOTrainer(RLTrainer):
         self._step_kl = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)  # sum and tokens
         self._step_is_skipped = False
         self._critic_learning_rate: float | None = None
+        self._keeps_forward = False
+        self._kept_output: ActorCriticOutput | None = None
 
     @staticmethod
     def _kl_weight(args: PPOConfig) -> float:
@@ -119,8 +121,28 @@ class PPOTrainer(RLTrainer):
                 batch[name] = computed.new_zeros(batch["loss_mask"].shape)
             put_rows(batch[name], rows, computed)
 
+    def _fill_buffer(self, numbers: list[int]) -> None:
+        self._keeps_forward = self._can_keep_forward()
+        super()._fill_buffer(numbers)
+
+    def _can_keep_forward(self) -> bool:
+        """Whether the first update of a rollout may go on from the pass that gave its mini-batch the values.
+
+        Nothing has moved in between, so it would compute the same once more; unless it is random, split into parts,
+        or one of several that are accumulated (DDP must know before a pass whether its gradients are exchanged).
+        """
+        args = self.args
+        in_one_piece = args.gradient_accumulation_steps == 1 and args.max_tokens_per_microbatch is None
+        return in_one_piece and not has_dropout(self._actor_critic)
+
     def _values(self, batch: MicroBatch) -> Tensor:
         model = self.model_wrapped
+        if self._keeps_forward:
+            self._keeps_forward = False
+            model.train()
+            with torch.enable_grad(), self.compute_loss_context_manager():
+                self._kept_output = self._forward(model, batch)
+            return self._kept_output.values.detach()
         was_training = model.training
         model.eval()
         try:
@@ -163,10 +185,8 @@ class PPOTrainer(RLTrainer):
         return sum(counts, start=torch.zeros((), dtype=torch.long, device=self.accelerator.device))
 
     def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
-        args = self.args
-        with_router = self._router_loss_coefficient > 0
-        output = model(batch, args.temperature, with_entropy=True, with_aux_loss=with_router)
-        mask = batch["loss_mask"]
+        args, mask = self.args, batch["loss_mask"]
+        output, self._kept_output = self._kept_output or self._forward(model, batch), None
         over = {
             "loss_aggregation": args.loss_aggregation,
             "denominator": denominator,
@@ -198,9 +218,13 @@ class PPOTrainer(RLTrainer):
         for name, mean in (measured | {"value_clip_fraction": measured_values["value_clip_fraction"]}).items():
             metrics.add_mean(name, mean * num_tokens, num_tokens)
         loss = policy_loss + args.vf_coef * critic_loss
-        if with_router:
+        if output.scores.aux_loss is not None:
             loss = loss + self._router_loss(output.scores.aux_loss, batch.get("share", 1.0), metrics)
         return loss
+
+    def _forward(self, model: nn.Module, batch: MicroBatch) -> ActorCriticOutput:
+        with_router = self._router_loss_coefficient > 0
+        return model(batch, self.args.temperature, with_entropy=True, with_aux_loss=with_router)
 
     # Early stop
 
