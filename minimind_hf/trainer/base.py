@@ -22,7 +22,6 @@ from peft import PeftConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -36,18 +35,21 @@ from transformers.utils import logging
 from trl.models.utils import unwrap_model_for_generation
 
 from ..algorithms import total_rewards
-from ..data import PromptDataset, check_tokenizer
+from ..data import check_tokenizer
 from ..forward.layouts import choose_layout
 from ..forward.linear import use_onednn
 from ..forward.signature import unwrap
 from ..rewards import RewardScorer
-from ..rollout import RolloutEngine, SamplingParams, TorchEngine, check_rollouts
+from ..rollout import RolloutEngine, SamplingParams, check_rollouts
+from .card import model_card
 from .completions import CompletionLog, print_debug
 from .config import RLConfig
 from .experience import Experience, MicroBatch
+from .inputs import default_output_dir, load_tokenizer, make_engine, make_eval_prompts, make_prompts
 from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
+from .run_callback import RunCallback
 from .sampler import RolloutSampler
 from .token_budget import split_by_tokens
 
@@ -77,13 +79,13 @@ class RLTrainer(Trainer):
         peft_config: PeftConfig | None = None,
         rollout_engine: RolloutEngine | None = None,
     ):
-        args = args or self.config_class(output_dir=_default_output_dir(model, type(self).__name__))
+        args = args or self.config_class(output_dir=default_output_dir(model, type(self).__name__))
         # From cheap to dear: whatever can be refused is refused before weights are loaded.
-        tokenizer = processing_class or _load_tokenizer(model, args)
-        train_prompts = self._as_prompts(train_dataset, tokenizer, args)
-        eval_prompts = self._as_eval_prompts(eval_dataset, tokenizer, args)
+        tokenizer = processing_class or load_tokenizer(model, args)
+        train_prompts = make_prompts(train_dataset, tokenizer, args)
+        eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
-        self._engine = rollout_engine or _make_engine(args)
+        self._engine = rollout_engine or make_engine(args)
         self._scorer = RewardScorer(
             reward_funcs,
             args.reward_weights,
@@ -115,7 +117,7 @@ class RLTrainer(Trainer):
             self._reference.prepare(self.accelerator)
         self._scorer.to(self.accelerator.device)
         self._use_own_progress_bar()
-        self.add_callback(_RunCallback(self))
+        self.add_callback(RunCallback(self))
 
         self._buffer: deque[MicroBatch] = deque()
         self._rollouts_made = 0
@@ -143,6 +145,11 @@ class RLTrainer(Trainer):
                 reason,
             )
         return layout
+
+    @property
+    def policy(self) -> PreTrainedModel:
+        """The model that is trained and saved, without what wraps it."""
+        return self._policy_of(self.accelerator.unwrap_model(self.model))
 
     # What an algorithm adds
 
@@ -241,26 +248,6 @@ class RLTrainer(Trainer):
 
     # Into the Trainer: data
 
-    @staticmethod
-    def _as_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> PromptDataset | None:
-        if dataset is None or isinstance(dataset, PromptDataset):
-            return dataset
-        return PromptDataset(
-            dataset,
-            tokenizer,
-            max_prompt_length=args.max_prompt_length,
-            overlong_prompts=args.overlong_prompts,
-            thinking_ratio=args.thinking_ratio,
-            system_prompt_ratio=args.system_prompt_ratio,
-            seed=args.seed,
-            chat_template_kwargs=args.chat_template_kwargs,
-        )
-
-    def _as_eval_prompts(self, dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> Any:
-        if isinstance(dataset, dict):
-            return {name: self._as_prompts(part, tokenizer, args) for name, part in dataset.items()}
-        return self._as_prompts(dataset, tokenizer, args)
-
     def get_train_dataloader(self) -> DataLoader:
         """Batches of prompt numbers; prompts are rendered when their rollout is made, once for its micro-batches."""
         if self.train_dataset is None:
@@ -282,7 +269,7 @@ class RLTrainer(Trainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         if isinstance(eval_dataset, str):
             eval_dataset = self.eval_dataset[eval_dataset]
-        prompts = self._as_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
+        prompts = make_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
         if prompts is None:
             raise ValueError("There is no eval_dataset to evaluate on. Pass one to the trainer or to evaluate().")
         self._eval_prompts = prompts
@@ -404,6 +391,27 @@ class RLTrainer(Trainer):
                 self._completions.flush(self.accelerator, self.state.global_step)
         super().log(logs, start_time)
 
+    def create_model_card(
+        self,
+        language: str | list[str] | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        dataset_name: str | list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Writes the README of the output folder: what the model is, how to load it, how it was trained, results."""
+        if kwargs:
+            raise TypeError(f"create_model_card takes no {', '.join(kwargs)}; see its signature for what it takes.")
+        if not self.is_world_process_zero():
+            return
+        card = model_card(self, model_name=model_name, dataset_name=dataset_name, tags=tags)
+        for name, value in {"language": language, "license": license, "base_model": finetuned_from}.items():
+            if value is not None:
+                setattr(card.data, name, value)
+        card.save(Path(self.args.output_dir) / "README.md")
+
     def _use_own_progress_bar(self) -> None:
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
@@ -439,49 +447,3 @@ class RLTrainer(Trainer):
         if checkpoint is None or self._checkpoint_to_resume is not None:
             super()._load_rng_state(checkpoint)
             self._checkpoint_to_resume = None
-
-
-class _RunCallback(TrainerCallback):
-    """Follows the run, be it fresh or resumed: where metrics begin, which epoch it is, when a step is empty."""
-
-    def __init__(self, trainer: RLTrainer):
-        self.trainer = trainer
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.trainer._metrics = Metrics(step=state.global_step)
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        epoch = int(state.epoch or 0)
-        self.trainer._train_sampler.set_epoch(epoch)
-        self.trainer.train_dataset.set_epoch(epoch)
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if self.trainer._skips_update():
-            # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
-            # momentum and weight decay.
-            self.trainer.optimizer.zero_grad(set_to_none=True)
-
-
-def _default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:
-    name = model if isinstance(model, str) else model.config._name_or_path or type(model).__name__
-    return f"{Path(name).name}-{trainer.removesuffix('Trainer')}"
-
-
-def _load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTokenizerBase:
-    name = model if isinstance(model, str) else model.config._name_or_path
-    if not name:
-        raise ValueError(
-            "The model was made in memory and names no folder to take a tokenizer from. Pass processing_class."
-        )
-    revision = (args.model_init_kwargs or {}).get("revision")
-    return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
-
-
-def _make_engine(args: RLConfig) -> RolloutEngine:
-    if args.rollout_engine == "torch":
-        dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
-        return TorchEngine(args.max_batch_rows, dtype=dtype, path=args.torch_engine_path)
-    raise ValueError(
-        f"rollout_engine must be 'torch', got {args.rollout_engine!r}. An engine of your own goes to the trainer as "
-        "an object: rollout_engine=MyEngine()."
-    )

@@ -93,7 +93,7 @@ def model_card(
     Returns:
         `ModelCard`: With valid metadata; `save(path)` writes it.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
+    model = trainer.policy
     name = model_name or _name(trainer.args)
     label, paper, arxiv = _algorithm(trainer.args)
     base_model = _base_model(model)

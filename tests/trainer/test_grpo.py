@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny import EOS, ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a
 from transformers import AutoModelForCausalLM
@@ -395,3 +396,17 @@ def test_default_engine_and_output_folder(tmp_path, monkeypatch):
     assert isinstance(trainer.args, GRPOConfig) and trainer.args.output_dir == "policy-GRPO"
     assert isinstance(trainer._engine, TorchEngine)
     assert trainer.model.dtype == torch.float32
+
+
+def test_model_card_has_valid_metadata_and_says_how_to_load(make_trainer):
+    trainer = make_trainer()
+    trainer.train()
+    trainer.create_model_card(model_name="adder", license="apache-2.0", tags=["maths"])
+    card = ModelCard.load(Path(trainer.args.output_dir) / "README.md")
+    card.data.to_dict()
+    assert card.data.license == "apache-2.0"
+    assert {"minimind-hf", "cispo", "maths"} <= set(card.data.tags)
+    assert 'AutoModelForCausalLM.from_pretrained("adder")' in card.text
+    assert "| num_generations | 4 |" in card.text and "share_of_a" in card.text
+    with pytest.raises(TypeError, match="takes no flavour"):
+        trainer.create_model_card(flavour="sweet")

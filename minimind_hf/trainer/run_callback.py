@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the trainers do at the Trainer's own events."""
+
+from typing import TYPE_CHECKING
+
+from transformers import TrainerCallback
+
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from .base import RLTrainer
+
+
+class RunCallback(TrainerCallback):
+    """Follows the run, be it fresh or resumed: where metrics begin, which epoch it is, when a step is empty."""
+
+    def __init__(self, trainer: "RLTrainer"):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer._metrics = Metrics(step=state.global_step)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        epoch = int(state.epoch or 0)
+        self.trainer._train_sampler.set_epoch(epoch)
+        self.trainer.train_dataset.set_epoch(epoch)
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if self.trainer._skips_update():
+            # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
+            # momentum and weight decay.
+            self.trainer.optimizer.zero_grad(set_to_none=True)
