@@ -6,7 +6,7 @@ import torch
 from transformers import get_scheduler
 
 from minimind_hf import GRPOConfig
-from minimind_hf.trainer.base import _make_engine
+from minimind_hf.trainer.inputs import make_engine
 
 REFUSED = [
     ({"per_device_train_batch_size": 8, "num_generations": 6}, r"8, counted in completions.*num_generations \(6\)"),
@@ -100,7 +100,7 @@ def test_epsilon_high_means_what_the_loss_needs(tmp_path, loss_type, given, expe
 )
 def test_rollouts_are_in_the_dtype_of_training_unless_said_otherwise(tmp_path, settings, dtype):
     config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, max_batch_rows=7, **settings)
-    engine = _make_engine(config)
+    engine = make_engine(config)
     assert (engine.dtype, engine.path, engine.max_batch_rows) == (dtype, "auto", 7)
 
 
