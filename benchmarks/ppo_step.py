@@ -6,12 +6,14 @@
 Both train all weights, 2 prompts x 6 completions in one micro-batch, with a reference. The learning rates are 0 and
 the seeds equal, so both draw the same completions in every step, which is checked. Each runs in a process of its own
 and the two in turn, so that they share whatever else the machine does. A step is all of it: rollout, scoring, values,
-reference, update; `update_ratio` leaves the rollout out. The last line is one JSON object.
+reference, update; `update_ratio` leaves the rollout out. `cpu_ratio` compares the processor seconds, which depend less
+on what else the machine does than those of the clock. The last line is one JSON object.
 """
 
 import argparse
 import multiprocessing
 import tempfile
+import time
 
 import torch
 from common import NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, median, print_json
@@ -20,6 +22,18 @@ from step_time import StepClock, make_dataset, make_tokenizer, timed, variety
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 
 SIDES = ("grpo", "ppo")
+
+
+class CpuClock(StepClock):
+    """Answers with the processor seconds of the step as well."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.phases["cpu"] = time.process_time() - self.cpu_start
+        super().on_step_end(args, state, control, **kwargs)
+
+    def _wait(self):
+        super()._wait()
+        self.cpu_start = time.process_time()
 
 
 def make_trainer(side: str, folder: str, workload: str, steps: int, output_dir: str, seen: list):
@@ -59,7 +73,7 @@ def serve(connection, side: str, folder: str, workload: str, steps: int, threads
         trainer = make_trainer(side, folder, workload, steps, output_dir, seen)
         phases: dict = {}
         trainer._rollout = timed(phases, "rollout", trainer._rollout)
-        trainer.add_callback(StepClock(connection, phases))
+        trainer.add_callback(CpuClock(connection, phases))
         trainer.train()
     connection.send(seen)
 
@@ -97,7 +111,9 @@ def summary(answers: dict[str, list[dict]]) -> dict:
         result[f"{side}_s"] = median([step["step"] for step in steps])
         result[f"{side}_rollout_s"] = median([step["rollout"] for step in steps])
         result[f"{side}_update_s"] = median([step["step"] - step["rollout"] for step in steps])
+        result[f"{side}_cpu_s"] = median([step["cpu"] for step in steps])
     result["ratio"] = result["ppo_s"] / result["grpo_s"]
+    result["cpu_ratio"] = result["ppo_cpu_s"] / result["grpo_cpu_s"]
     result["update_ratio"] = result["ppo_update_s"] / result["grpo_update_s"]
     return {name: round(value, 3) for name, value in result.items()}
 
