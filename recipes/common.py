@@ -47,7 +47,7 @@ class ScriptArguments:
     )
     sft_steps: int = field(default=400, metadata={"help": "Embedded task: supervised updates, at most."})
     sft_accuracy: float = field(
-        default=0.42, metadata={"help": "Embedded task: share of right answers at which the supervised phase ends."}
+        default=0.45, metadata={"help": "Embedded task: share of right answers at which the supervised phase ends."}
     )
 
 
@@ -128,8 +128,8 @@ def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]
         raise ValueError("There is no reward. Give one or more, for example --reward_funcs length thinking format.")
     if path.endswith(".pth"):
         raise ValueError(
-            f"{path} is a MiniMind checkpoint, not a model folder. Convert it first: minimind-hf convert {path} FOLDER "
-            "--tokenizer TOKENIZER_FOLDER"
+            f"{path} is a MiniMind checkpoint, not a model folder. Convert it first: "
+            f"minimind-hf convert {path} FOLDER --tokenizer TOKENIZER_FOLDER"
         )
 
 
@@ -161,7 +161,7 @@ def _embedded_task(script: ScriptArguments, args: RLConfig, rewards: list[str]) 
     train, held_out = embedded_task.split_sums()
     return Task(
         model=str(folder),
-        reward_funcs=rewards or [embedded_task.correct_answer],
+        reward_funcs=rewards or embedded_task.REWARDS,
         train_dataset=embedded_task.as_dataset(train),
         eval_dataset=embedded_task.as_dataset(held_out),
         accuracy_before=accuracy,

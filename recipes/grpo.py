@@ -27,15 +27,15 @@ from trl import get_peft_config
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 
-# So small a model takes a thousand times the learning rate of a real one, and needs no anchor to where it started.
+# So small a model takes a thousand times the learning rate of a real one, and next to no anchor to where it started.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/grpo",
-    "max_steps": 200,
+    "max_steps": 300,
     "per_device_train_batch_size": 128,
-    "num_generations": 8,
-    "learning_rate": 2e-4,
+    "num_generations": 16,
+    "learning_rate": 3e-4,
     "warmup_steps": 10,
-    "beta": 0.005,
+    "beta": 0.001,
     "temperature": TEMPERATURE,
     "thinking_ratio": 1.0,
     "max_completion_length": MAX_COMPLETION_LENGTH,
