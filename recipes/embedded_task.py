@@ -3,8 +3,8 @@
 
 Everything is made on the spot: the tokenizer, the model and the sums. A supervised phase shows worked examples, their
 steps inside <think>, and ends when about half of the sampled answers are right; the rest is for reinforcement
-learning, which is told which steps and answers are right, not what they should be. The held-out sums occur in neither phase, nor do the same
-two numbers in the other order.
+learning, which is told which steps and answers are right, not what they should be. The held-out sums occur in neither
+phase, nor do the same two numbers in the other order.
 
 Run as a script, it loads a folder in a process of its own and measures it on the held-out sums:
 
