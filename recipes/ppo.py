@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a causal LM by PPO, with a critic that starts from its weights.
+
+Without arguments: a small MiniMind, made on the spot, learns two-digit addition in a few minutes on two CPU cores. Any
+setting may be changed by its flag.
+
+    python recipes/ppo.py
+    python recipes/ppo.py --seed 1 --output_dir outputs/ppo_seed_1
+
+A model and prompts of your own, on one or several devices; with --use_peft the critic is one more adapter on the
+policy's frozen base:
+
+    python recipes/ppo.py --config recipes/ppo_minimind.yaml --model_name_or_path FOLDER --dataset_name rlaif.jsonl
+    accelerate launch --config_file accelerate_configs/ddp.yaml recipes/ppo.py --config ...
+
+The output folder gets the policy, its tokenizer, a model card and the reward curve, its subfolder `critic` the critic.
+The last line of output is one JSON object; its accuracies are those on held-out prompts of the embedded task, else
+null.
+"""
+
+import time
+from collections.abc import Sequence
+
+from common import finish, parse_arguments, prepare_task, print_result
+from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
+from transformers import Trainer
+from trl import get_peft_config
+
+from minimind_hf import PPOConfig, PPOTrainer
+
+# So small a model takes a thousand times the learning rate of a real one, and next to no anchor to where it started.
+EMBEDDED_DEFAULTS = {
+    "output_dir": "outputs/ppo",
+    "max_steps": 600,
+    "per_device_train_batch_size": 256,
+    "mini_batch_size": 128,
+    "ppo_update_iters": 2,
+    "learning_rate": 2e-4,
+    "critic_learning_rate": 1e-3,
+    "warmup_steps": 10,
+    "kl_coef": 0.001,
+    "temperature": TEMPERATURE,
+    "thinking_ratio": 1.0,
+    "max_completion_length": MAX_COMPLETION_LENGTH,
+    "save_strategy": "no",
+    "report_to": "none",
+}
+
+
+def print_critic(trainer: Trainer, rollouts: int = 10) -> None:
+    """Prints what the critic explained of the returns, averaged over the last rollouts."""
+    logged = [log["explained_variance"] for log in trainer.state.log_history if "explained_variance" in log]
+    if logged and trainer.is_world_process_zero():
+        last = logged[-rollouts:]
+        print(f"explained variance of the critic, last {len(last)} rollouts: {sum(last) / len(last):.2f}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    start = time.perf_counter()
+    script, args, model = parse_arguments(PPOConfig, EMBEDDED_DEFAULTS, arguments)
+    task = prepare_task(script, args, model)
+    trainer = PPOTrainer(
+        model=task.model,
+        reward_funcs=task.reward_funcs,
+        args=args,
+        train_dataset=task.train_dataset,
+        eval_dataset=task.eval_dataset,
+        peft_config=get_peft_config(model),
+    )
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    accuracy = finish(trainer, task)
+    print_critic(trainer)
+    trainer.end()
+    print_result(trainer, "ppo", task, accuracy, time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()
