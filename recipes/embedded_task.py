@@ -73,20 +73,16 @@ class Sum:
 
     @property
     def steps(self) -> list[str]:
-        """The columns from the right, with the carry."""
-        (tens_a, ones_a), (tens_b, ones_b) = divmod(self.a, 10), divmod(self.b, 10)
-        ones = ones_a + ones_b
-        carry = ones // 10
-        return [f"{ones_a}+{ones_b}={ones}", f"{tens_a}+{tens_b}+{carry}={tens_a + tens_b + carry}"]
-
-    @property
-    def solution(self) -> str:
-        """What follows the opened <think>: the columns from the right, with the carry, and the answer."""
+        """The columns from the right. The carry is added in a step of its own, so that both look up the same table."""
         (tens_a, ones_a), (tens_b, ones_b) = divmod(self.a, 10), divmod(self.b, 10)
         ones, tens = ones_a + ones_b, tens_a + tens_b
         carry = ones // 10
-        lines = f"{ones_a}+{ones_b}={ones}\n{tens_a}+{tens_b}+{carry}={tens}+{carry}={tens + carry}"
-        return f"{lines}\n</think>\n\n{self.answer}"
+        return [f"{ones_a}+{ones_b}={ones}", f"{tens_a}+{tens_b}+{carry}={tens}+{carry}={tens + carry}"]
+
+    @property
+    def solution(self) -> str:
+        """What follows the opened <think>."""
+        return "\n".join([*self.steps, "</think>", "", self.answer])
 
 
 def split_sums() -> tuple[list[Sum], list[Sum]]:
