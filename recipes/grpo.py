@@ -30,10 +30,11 @@ from minimind_hf import GRPOConfig, GRPOTrainer
 # So small a model takes a thousand times the learning rate of a real one, and next to no anchor to where it started.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/grpo",
-    "max_steps": 300,
+    "max_steps": 250,
     "per_device_train_batch_size": 128,
-    "num_generations": 16,
+    "num_generations": 8,
     "learning_rate": 3e-4,
+    "adam_beta2": 0.98,
     "warmup_steps": 10,
     "beta": 0.001,
     "temperature": TEMPERATURE,

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes understand of their flags, and what they refuse before anything is loaded."""
+
+import common
+import pytest
+from common import ScriptArguments, parse_arguments, prepare_task
+from trl import ModelConfig
+
+from minimind_hf import GRPOConfig
+
+DEFAULTS = {"output_dir": "outputs/embedded", "max_steps": 7, "num_generations": 4, "report_to": "none"}
+
+
+def parse(*flags: str):
+    return parse_arguments(GRPOConfig, DEFAULTS, ["--use_cpu", *flags])
+
+
+def test_embedded_defaults_hold_without_model_and_data():
+    _, args, _ = parse()
+    assert (args.output_dir, args.max_steps, args.num_generations) == ("outputs/embedded", 7, 4)
+
+
+def test_flags_win_over_embedded_defaults():
+    _, args, _ = parse("--max_steps", "3", "--seed", "1")
+    assert (args.max_steps, args.seed, args.num_generations) == (3, 1, 4)
+
+
+def test_yaml_wins_over_embedded_defaults_and_flags_over_yaml(tmp_path):
+    config = tmp_path / "settings.yaml"
+    config.write_text("max_steps: 5\nseed: 9\n")
+    _, args, _ = parse("--config", str(config), "--seed", "2")
+    assert (args.max_steps, args.seed, args.num_generations) == (5, 2, 4)
+
+
+@pytest.mark.parametrize("given", ["--model_name_or_path", "--dataset_name"])
+def test_a_model_or_data_of_ones_own_leaves_the_defaults_of_the_config(given):
+    _, args, _ = parse("--output_dir", "out", given, "somewhere")
+    assert (args.max_steps, args.num_generations) == (-1, 6)
+
+
+def test_a_model_in_the_yaml_counts_too(tmp_path):
+    config = tmp_path / "settings.yaml"
+    config.write_text("model_name_or_path: somewhere\noutput_dir: out\n")
+    _, args, model = parse("--config", str(config))
+    assert (args.max_steps, model.model_name_or_path) == (-1, "somewhere")
+
+
+def test_settings_for_a_real_checkpoint_are_the_published_ones(recipes_dir):
+    script, args, _ = parse("--config", str(recipes_dir / "grpo_minimind.yaml"), "--model_name_or_path", "m")
+    published = {
+        "num_generations": 6,
+        "prompts_per_rollout": 2,
+        "learning_rate": 3e-7,
+        "beta": 0.1,
+        "loss_type": "cispo",
+        "upper_clip": 5.0,
+        "max_completion_length": 1024,
+        "thinking_ratio": 0.9,
+        "temperature": 0.8,
+        "max_grad_norm": 1.0,
+        "num_train_epochs": 1,
+    }
+    assert {name: getattr(args, name) for name in published} == published
+    assert script.reward_funcs == ["length", "thinking", "format", "repetition"]
+
+
+@pytest.mark.parametrize(
+    ("script", "model", "message"),
+    [
+        ({"dataset_name": "prompts.jsonl"}, {}, "give both, or neither"),
+        ({}, {"model_name_or_path": "folder"}, "give both, or neither"),
+        ({"dataset_name": "p.jsonl"}, {"model_name_or_path": "folder"}, "no reward.*--reward_funcs"),
+        (
+            {"dataset_name": "p.jsonl", "reward_funcs": ["length"]},
+            {"model_name_or_path": "full_sft_512.pth"},
+            "minimind-hf convert full_sft_512.pth",
+        ),
+    ],
+)
+def test_refused_before_anything_is_loaded(script, model, message, tmp_path):
+    args = GRPOConfig(str(tmp_path), use_cpu=True)
+    with pytest.raises(ValueError, match=message):
+        prepare_task(ScriptArguments(**script), args, ModelConfig(**model))
+
+
+def test_reward_model_comes_last_and_model_flags_reach_loading(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "load_prompts", lambda source, **options: (source, options["split"]))
+    args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
+    args.model_init_kwargs = {"dtype": "bfloat16"}
+    script = ScriptArguments(
+        dataset_name="data", reward_funcs=["length"], reward_model_name_or_path="judge", eval_dataset_name="other"
+    )
+    task = prepare_task(script, args, ModelConfig(model_name_or_path="folder", attn_implementation="eager"))
+    assert task.reward_funcs == ["length", "judge"]
+    assert (task.train_dataset, task.eval_dataset) == (("data", "train"), ("other", "test"))
+    assert args.model_init_kwargs == {"revision": "main", "dtype": "bfloat16", "attn_implementation": "eager"}
