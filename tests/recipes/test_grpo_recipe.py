@@ -43,14 +43,14 @@ def test_own_model_prompts_and_rewards(tmp_path, capsys):
     rows = [{"question": f"{n} apples?", "answer": str(n)} for n in range(8)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "rewards.py").write_text(
-        "def digits(completions, answer, **columns):\n"
-        "    return [float(a in c[0]['content']) for c, a in zip(completions, answer)]\n"
+        "def long_ones(completions, answer, **columns):\n"
+        "    return [len(c[0]['content']) + float(a in c[0]['content']) for c, a in zip(completions, answer)]\n"
     )
     before = LlamaForCausalLM.from_pretrained(start).lm_head.weight
     grpo.main(
         [
             *SMALL, "--model_name_or_path", str(start), "--dataset_name", str(tmp_path / "prompts.jsonl"),
-            "--question_column", "question", "--reward_funcs", "length", f"{tmp_path / 'rewards.py'}:digits",
+            "--question_column", "question", "--reward_funcs", "length", f"{tmp_path / 'rewards.py'}:long_ones",
             "--output_dir", str(out), "--per_device_train_batch_size", "4", "--max_completion_length", "8",
             "--learning_rate", "1e-2", "--save_strategy", "no", "--loss_type", "grpo",
         ]
