@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-all lint format bench clean
+.PHONY: install demo demo-ppo test test-all lint format bench clean
 
 install: $(VENV)/installed
 
@@ -12,6 +12,9 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
+
+# One thread: so small a model gains little from a second one, and on a busy machine waiting for it costs far more.
+demo demo-ppo: export OMP_NUM_THREADS ?= 1
 
 demo: install  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags on
 	$(BIN)/python recipes/grpo.py $(DEMO_ARGS)
