@@ -10,21 +10,17 @@ CRITIC_GROUP = "critic"
 
 
 def check_distributed_mode(accelerator: Accelerator) -> None:
-    """Refuses the modes in which the gradients of policy and critic cannot be clipped each for itself.
+    """Refuses the modes that shard the weights of policy and critic.
 
     Raises:
         ValueError: Naming the mode and what to use instead.
     """
     kind = accelerator.distributed_type
-    if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+    if kind in (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM):
         raise ValueError(
-            f"PPOTrainer does not run under {kind.value} yet: its engine clips the gradients of policy and critic by "
-            "one common norm and steps before an early stop can be decided. Use DDP or FSDP with fsdp_version 2."
-        )
-    if kind == DistributedType.FSDP and not accelerator.is_fsdp2:
-        raise ValueError(
-            "PPOTrainer does not run under FSDP version 1, whose flattened shards mix the weights of policy and "
-            "critic. Set fsdp_version: 2 in the accelerate config."
+            f"PPOTrainer does not run under {kind.value} yet: rollouts need the policy's whole weights out of a model "
+            "that also holds the critic, and the gradients of the two are clipped each by itself. Use one process or "
+            "DDP; adapters (peft_config) keep the memory of policy, critic and reference near that of one model."
         )
 
 
@@ -59,5 +55,4 @@ def learning_rate_of(optimizer: torch.optim.Optimizer, model: str) -> float | No
 def clip_by_model(accelerator: Accelerator, models: tuple[list[nn.Parameter], ...], max_norm: float) -> list[Tensor]:
     """Clips the gradients of each model to `max_norm` and returns their norms before."""
     accelerator.unscale_gradients()
-    norms = [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in models]
-    return [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    return [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in models]

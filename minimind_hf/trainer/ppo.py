@@ -302,13 +302,7 @@ class PPOTrainer(RLTrainer):
         torch.save(self.args, folder / TRAINING_ARGS_NAME)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            self._actor_critic.load_saved(resume_from_checkpoint)
+        self._actor_critic.load_saved(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
-        if self.is_fsdp_enabled:
-            super()._load_best_model()
-        else:
-            self._actor_critic.load_saved(self.state.best_model_checkpoint)
+        self._actor_critic.load_saved(self.state.best_model_checkpoint)
