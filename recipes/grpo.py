@@ -30,7 +30,7 @@ from minimind_hf import GRPOConfig, GRPOTrainer
 # So small a model takes a thousand times the learning rate of a real one, and next to no anchor to where it started.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/grpo",
-    "max_steps": 250,
+    "max_steps": 200,
     "per_device_train_batch_size": 128,
     "num_generations": 8,
     "learning_rate": 3e-4,
