@@ -45,12 +45,11 @@ from .card import model_card
 from .completions import CompletionLog, print_debug
 from .config import RLConfig
 from .experience import Experience, MicroBatch
-from .inputs import default_output_dir, load_tokenizer, make_engine, make_eval_prompts, make_prompts
+from .inputs import default_output_dir, load_tokenizer, make_engine, make_eval_prompts, make_prompts, make_sampler
 from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .run_callback import RunCallback
-from .sampler import RolloutSampler
 from .token_budget import split_by_tokens
 
 logger = logging.get_logger(__name__)
@@ -85,6 +84,7 @@ class RLTrainer(Trainer):
         train_prompts = make_prompts(train_dataset, tokenizer, args)
         eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
+        self._train_sampler = make_sampler(train_prompts, args)
         self._engine = rollout_engine or make_engine(args)
         self._scorer = RewardScorer(
             reward_funcs,
@@ -252,18 +252,9 @@ class RLTrainer(Trainer):
         """Batches of prompt numbers; prompts are rendered when their rollout is made, once for its micro-batches."""
         if self.train_dataset is None:
             raise ValueError("There is no train_dataset to train on. Pass one to the trainer.")
-        args = self.args
-        sampler = RolloutSampler(
-            num_prompts=len(self.train_dataset),
-            chunk_size=args.prompts_per_rollout * args.world_size,
-            repeats=args.micro_batches_per_rollout,
-            shuffle=args.shuffle_dataset,
-            seed=args.seed,
-        )
-        self._train_sampler = sampler
-        numbers = range(len(self.train_dataset))
+        numbers, size = range(len(self.train_dataset)), self.args.prompts_per_rollout
         return self.accelerator.prepare(
-            DataLoader(numbers, batch_size=args.prompts_per_rollout, sampler=sampler, collate_fn=list)
+            DataLoader(numbers, batch_size=size, sampler=self._train_sampler, collate_fn=list)
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from ..data import PromptDataset
 from ..rollout import RolloutEngine, TorchEngine
 from .config import RLConfig
+from .sampler import RolloutSampler
 
 
 def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> PromptDataset | None:
@@ -34,6 +35,23 @@ def make_eval_prompts(
     if isinstance(dataset, dict):
         return {name: make_prompts(part, tokenizer, args) for name, part in dataset.items()}
     return make_prompts(dataset, tokenizer, args)
+
+
+def make_sampler(prompts: PromptDataset | None, args: RLConfig) -> RolloutSampler | None:
+    """Returns the order in which the prompts are drawn.
+
+    Raises:
+        ValueError: If they do not fill one rollout.
+    """
+    if prompts is None:
+        return None
+    return RolloutSampler(
+        num_prompts=len(prompts),
+        chunk_size=args.prompts_per_rollout * args.world_size,
+        repeats=args.micro_batches_per_rollout,
+        shuffle=args.shuffle_dataset,
+        seed=args.seed,
+    )
 
 
 def default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:

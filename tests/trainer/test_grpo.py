@@ -311,6 +311,7 @@ CHAT = [{"prompt": [{"role": "user", "content": "hi"}]}] * 4
         ({"train_dataset": [{"text": "x"}]}, "prompt"),
         ({"train_dataset": CHAT, "processing_class": without("chat_template")}, "chat template"),
         ({"processing_class": without("pad_token")}, "pad token"),
+        ({"train_dataset": make_prompts(1)}, "1 prompts, but one rollout over all processes takes 2"),
         ({"reward_funcs": []}, "no reward function"),
         ({"reward_funcs": "no_module:f"}, "no_module"),
         ({"train_dataset": Dataset.from_list(make_prompts(3)).to_iterable_dataset()}, "IterableDataset"),
@@ -332,7 +333,6 @@ def test_bad_input_is_refused_before_the_model_is_loaded(make_config, changes, m
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prompts": make_prompts(1)}, r"1 prompts, but one rollout over all processes takes 2"),
         (
             {"max_completion_length": 5000, "model": make_policy(max_position_embeddings=512)},
             "exceeds .* context of 512",
