@@ -8,6 +8,7 @@ imports transformers alone.
 """
 
 import math
+from dataclasses import field
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig, Qwen3MoeConfig
@@ -24,6 +25,9 @@ YARN_ROPE_PARAMETERS = {
     "beta_slow": 1.0,
     "attention_factor": 1.0,
 }
+
+# What trl and others take for the mark of a mixture of experts: a dense config does not have them at all.
+_ROUTER_FIELDS = ("router_aux_loss_coef", "output_router_logits")
 
 # Keys of MiniMind releases whose experts are routed and shared separately: another architecture.
 _OLD_MOE_KEYS = ("n_routed_experts", "n_shared_experts", "aux_loss_alpha", "scoring_func", "seq_aux")
@@ -60,9 +64,10 @@ class MiniMindConfig(PreTrainedConfig):
         num_experts_per_tok (`int`, defaults to 1): Experts that serve one token (top-k).
         moe_intermediate_size (`int`, *optional*): Width of one expert; `intermediate_size` if unset.
         norm_topk_prob (`bool`, defaults to `True`): Whether the weights of the chosen experts are renormalised to 1.
-        router_aux_loss_coef (`float`, defaults to 5e-4): Coefficient of the router's load-balancing loss.
+        router_aux_loss_coef (`float`, defaults to 5e-4): Coefficient of the router's load-balancing loss; a dense
+            config has no such attribute.
         output_router_logits (`bool`, *optional*): Whether the causal LM returns router logits and auxiliary loss.
-            Unset, it does while a mixture of experts trains, as MiniMind does.
+            Unset, it does while a mixture of experts trains, as MiniMind does. No attribute of a dense config either.
         classifier_dropout (`float`, defaults to 0.0): Dropout before the head of a token classifier (a critic must
             give the same value twice).
         inference_rope_scaling (`bool`, *optional*): MiniMind's switch for YaRN x16 from 2048 positions.
@@ -104,8 +109,9 @@ class MiniMindConfig(PreTrainedConfig):
     num_experts_per_tok: int = 1
     moe_intermediate_size: int | None = None
     norm_topk_prob: bool = True
-    router_aux_loss_coef: float = 5e-4
-    output_router_logits: bool | None = None
+    # By factories, since a plain default would stay readable on the class where a dense config has none.
+    router_aux_loss_coef: float = field(default_factory=lambda: 5e-4)
+    output_router_logits: bool | None = field(default_factory=lambda: None)
     classifier_dropout: float = 0.0
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
@@ -128,6 +134,9 @@ class MiniMindConfig(PreTrainedConfig):
         self._check_experts()
         self._read_rope(kwargs)
         super().__post_init__(**kwargs)
+        if not self.use_moe:
+            for name in _ROUTER_FIELDS:
+                delattr(self, name)
 
     @property
     def mlp_only_layers(self) -> list[int]:

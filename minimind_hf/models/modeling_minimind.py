@@ -17,6 +17,7 @@ from transformers.conversion_mapping import (
 from transformers.modeling_layers import GenericForSequenceClassification, GenericForTokenClassification
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.qwen3_moe.modeling_qwen3_moe import (
     Qwen3MoeDecoderLayer,
     Qwen3MoeForCausalLM,
@@ -52,6 +53,8 @@ def register_expert_names() -> None:
 
 
 register_expert_names()
+# Where transformers' Trainer looks whether label smoothing has to shift the labels.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(MiniMindConfig.model_type, "MiniMindForCausalLM")
 
 
 def router_load_balancing_loss(

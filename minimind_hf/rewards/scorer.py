@@ -288,6 +288,11 @@ def _check_weights(weights: list[float]) -> torch.Tensor:
     for weight in weights:
         if not isinstance(weight, (Real, torch.Tensor)) or not math.isfinite(weight):
             raise RewardError(f"The weight {weight!r} is no finite number. Give one number per reward function.")
+    if not any(weights):
+        raise RewardError(
+            f"The weights are {[float(weight) for weight in weights]}: with all of them 0 every reward is 0, and "
+            "nothing is learned. Give at least one function a weight; 0 is for those that are only logged."
+        )
     return torch.tensor([float(weight) for weight in weights], dtype=torch.float32)
 
 

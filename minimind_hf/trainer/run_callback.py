@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunCallback(TrainerCallback):
-    """Follows the run, be it fresh or resumed: where metrics begin, which epoch it is, when a step is empty."""
+    """Follows the run, be it fresh or resumed: where metrics begin, the epoch, steps that are empty, the end."""
 
     def __init__(self, trainer: "RLTrainer"):
         self.trainer = trainer
@@ -30,3 +30,6 @@ class RunCallback(TrainerCallback):
             # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
             # momentum and weight decay.
             self.trainer.optimizer.zero_grad(set_to_none=True)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.trainer._scorer.close()

@@ -70,7 +70,16 @@ def test_defaults_are_minimind():
     assert config.rope_parameters == {"rope_type": "default", "rope_theta": 1e6}
     assert config.tie_word_embeddings and not config.use_moe
     assert (config.num_experts, config.num_experts_per_tok, config.norm_topk_prob) == (4, 1, True)
-    assert config.router_aux_loss_coef == 5e-4
+    assert MiniMindConfig(use_moe=True).router_aux_loss_coef == 5e-4
+
+
+def test_a_dense_config_does_not_look_like_a_mixture_of_experts(tmp_path):
+    for config in (MiniMindConfig(), MiniMindConfig(**MINIMIND_CONFIG | {"use_moe": False})):
+        assert not hasattr(config, "output_router_logits") and not hasattr(config, "router_aux_loss_coef")
+        config.save_pretrained(tmp_path)
+        assert not hasattr(MiniMindConfig.from_pretrained(tmp_path), "output_router_logits")
+    assert MiniMindConfig(use_moe=True).output_router_logits is None
+    assert MiniMindConfig(use_moe=True, output_router_logits=False).output_router_logits is False
 
 
 # 768 * pi / 64 = 37.70 -> 38; 512: 25.13 -> 26; 256: 12.57 -> 13; 64: 3.14 -> 4

@@ -386,6 +386,12 @@ def test_two_files_of_one_name(tmp_path):
     assert scorer(["p"], ["c"], [[1]], {}).tolist() == [[1.0, 2.0]]
 
 
+def test_weights_that_are_all_zero_are_refused():
+    with pytest.raises(RewardError, match=r"weights are \[0.0, 0.0\].*nothing is learned"):
+        RewardScorer([characters, "length"], [0.0, 0.0])
+    assert RewardScorer([characters, "length"], [0.0, 1.0]).weights.tolist() == [0.0, 1.0]
+
+
 def test_weights_that_do_not_fit():
     with pytest.raises(RewardError, match="There are 2 reward functions but 3 weights"):
         RewardScorer([characters, "length"], [1.0, 2.0, 3.0])

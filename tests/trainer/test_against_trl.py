@@ -44,7 +44,6 @@ def test_first_step_equals_trl(make_trainer, tmp_path, loss_type, aggregation, c
             num_generations=4,
             max_completion_length=8,
             temperature=ours.args.temperature,
-            router_aux_loss_coef=0.0,  # trl asks every config that knows the field for routers, dense ones too
             **settings,
         ),
         train_dataset=Dataset.from_list(make_prompts(2)),

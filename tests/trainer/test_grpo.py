@@ -3,6 +3,7 @@
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,18 @@ def test_saved_policy_loads_without_missing_or_unexpected_keys(make_trainer, tmp
     assert not info["missing_keys"] and not info["unexpected_keys"]
     ids = torch.tensor([[5, 6, 7]])
     torch.testing.assert_close(model(ids).logits, trainer.model(ids).logits.cpu(), atol=1e-5, rtol=0)
+
+
+def test_the_thread_of_async_rewards_ends_with_training(make_trainer):
+    async def later(completions, **kwargs):
+        return [float(len(completion)) for completion in completions]
+
+    def waiting() -> int:
+        return sum(thread.name == "async-rewards" for thread in threading.enumerate())
+
+    before = waiting()
+    make_trainer(reward=later).train()
+    assert waiting() == before
 
 
 class Faulty(ScriptedEngine):
