@@ -14,6 +14,7 @@ from torch import Tensor
 from .masking import fill_masked, masked_mean_var, masked_sum, require_same_shape
 
 SCALE_REWARDS = ("group", "batch", "none")
+MULTI_OBJECTIVE_AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 
 
 def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_generations: int) -> Tensor:
@@ -91,6 +92,34 @@ def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str =
         centred = centred / masked_mean_var(grouped, kept)[1].sqrt().add(eps)
 
     return fill_masked(centred, kept & ~_without_variance(grouped, kept)).view(-1)
+
+
+def decoupled_advantages(
+    signals: Tensor, weights: Tensor | Sequence[float], num_generations: int, eps: float = 1e-4
+) -> Tensor:
+    """Compares the completions of a prompt signal by signal, adds up, and scales what comes out over the batch.
+
+    The [GDPO](https://arxiv.org/abs/2601.05242) way with several rewards: each signal is centred and divided by its
+    std within the group before it is weighed, so that one of a wide range does not drown the others. The sums are
+    centred and divided by their std over all completions. Stds are population stds.
+
+    Args:
+        signals (`Tensor` of shape `(N, F)`): One column for each reward function, NaN where it returned `None`.
+        weights (`Tensor` of shape `(F,)` or sequence of `float`): Weight of each signal.
+        num_generations (`int`): Completions per prompt.
+        eps (`float`, *optional*, defaults to 1e-4): Added to each std.
+
+    Returns:
+        `Tensor` of shape `(N,)`: 0 for completions that [`total_rewards`] leaves out.
+    """
+    kept = ~total_rewards(signals, weights, num_generations).isnan()
+    total = signals.new_zeros(len(signals))
+    for signal, weight in zip(signals.unbind(dim=1), torch.as_tensor(weights).tolist(), strict=True):
+        if weight:
+            comparable = signal.masked_fill(~kept, float("nan"))
+            total = total + weight * group_advantages(comparable, num_generations, "group", eps)
+    mean, variance = masked_mean_var(total, kept)
+    return fill_masked((total - mean) / (variance.sqrt() + eps), kept)
 
 
 def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:

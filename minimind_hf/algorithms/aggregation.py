@@ -3,8 +3,8 @@
 
 The divisor belongs to the whole optimizer step. The trainer adds `loss_denominator` of all micro-batches on all ranks,
 hands the sum to each `aggregate`, and the losses of the micro-batches then *add up* to the loss of the whole batch:
-1 x 8, 2 x 4 and 8 x 1 give the same gradient. (Where gradients are averaged over ranks, as DDP does, the loss is
-multiplied by the number of ranks as well.)
+1 x 8, 2 x 4 and 8 x 1 give the same gradient, except under `local_token`, whose means are those of micro-batches.
+(Where gradients are averaged over ranks, as DDP does, the loss is multiplied by the number of ranks as well.)
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .masking import fill_masked
 
-LOSS_AGGREGATIONS = ("sequence", "token", "constant")
+LOSS_AGGREGATIONS = ("sequence", "token", "constant", "local_token")
 
 
 def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None = None) -> Tensor:
@@ -21,7 +21,8 @@ def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None =
     Args:
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
         how (`str`): `"sequence"`: the number of rows with a valid token; `"token"`: the number of valid tokens;
-            `"constant"`: the number of rows with a valid token times `max_completion_length`.
+            `"constant"`: the number of rows with a valid token times `max_completion_length`; `"local_token"`: 1 for
+            a micro-batch with a valid token.
         max_completion_length (`int`, *optional*): Needed for `"constant"`.
 
     Returns:
@@ -34,6 +35,8 @@ def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None =
     mask = mask.bool()
     if how == "token":
         return mask.sum()
+    if how == "local_token":
+        return mask.any().long()
     sequences = mask.any(dim=1).sum()
     if how == "sequence":
         return sequences
@@ -48,6 +51,7 @@ def aggregate(
     how: str = "sequence",
     denominator: Tensor | float | None = None,
     max_completion_length: int | None = None,
+    local_tokens: Tensor | float | None = None,
 ) -> Tensor:
     """Adds up the per-token losses of a batch and divides them by the denominator of the step.
 
@@ -57,10 +61,13 @@ def aggregate(
         how (`str`, *optional*, defaults to `"sequence"`): `"sequence"`: mean over the tokens of each sequence, then
             over sequences ([GRPO](https://arxiv.org/abs/2402.03300)); `"token"`: mean over all tokens
             ([DAPO](https://arxiv.org/abs/2503.14476)); `"constant"`: sum over tokens by a constant length
-            ([Dr. GRPO](https://arxiv.org/abs/2503.20783)).
+            ([Dr. GRPO](https://arxiv.org/abs/2503.20783)); `"local_token"`: mean over the tokens of each micro-batch,
+            then over micro-batches (trl's `bnpo`).
         denominator (`Tensor` or `float`, *optional*): Sum of [`loss_denominator`] over all micro-batches and ranks of
             the step; by default that of this batch alone.
         max_completion_length (`int`, *optional*): Needed for `"constant"` when no denominator is given.
+        local_tokens (`Tensor` or `float`, *optional*): For `"local_token"`: valid tokens of the micro-batch that this
+            batch is a part of; by default those of this batch alone.
 
     Returns:
         `Tensor`, scalar: 0, with a graph and zero gradients, where nothing is valid.
@@ -74,6 +81,9 @@ def aggregate(
     total = fill_masked(per_token, mask).sum(dim=1)
     if how == "sequence":
         total = total / mask.bool().sum(dim=1).clamp(min=1)
+    elif how == "local_token":
+        local_tokens = mask.bool().sum() if local_tokens is None else local_tokens
+        total = total / torch.as_tensor(local_tokens, dtype=total.dtype, device=total.device).clamp(min=1)
     divisor = torch.as_tensor(denominator, dtype=total.dtype, device=total.device)
     return total.sum() / torch.where(divisor == 0, 1.0, divisor)
 

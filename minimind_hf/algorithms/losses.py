@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from .aggregation import LOSS_AGGREGATIONS, aggregate, loss_denominator
+from .loss_types import LOSS_TYPES, resolve_epsilon_high, resolve_loss_type
 from .masking import fill_masked, masked_mean, masked_mean_var, require_same_shape
-from .ratios import approx_kl, bounded_exp, clip_fraction, k3
+from .ratios import approx_kl, bounded_exp, clip_fraction, k3, sequence_log_ratio
+from .token_choice import off_policy_mask
 
 __all__ = [
     "LOSS_AGGREGATIONS",
+    "IMPORTANCE_SAMPLING_LEVELS",
     "LOSS_TYPES",
     "aggregate",
     "approx_kl",
@@ -32,35 +35,7 @@ __all__ = [
     "value_loss",
 ]
 
-LOSS_TYPES = ("cispo", "grpo")
-CISPO_EPSILON_HIGH = 5.0
-
-
-def resolve_epsilon_high(loss_type: str, epsilon: float = 0.2, epsilon_high: float | None = None) -> float:
-    """The `epsilon_high` in force, in the convention of the loss type.
-
-    Args:
-        loss_type (`str`): `"cispo"`, where `epsilon_high` is the largest ratio itself (5.0 when unset), or `"grpo"`,
-            where it is the distance of the upper clip from 1 (`epsilon` when unset).
-        epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1, for `"grpo"`.
-        epsilon_high (`float`, *optional*): What the user set.
-
-    Returns:
-        `float`.
-
-    Raises:
-        ValueError: If the loss type is unknown or `epsilon_high` cannot be meant.
-    """
-    if loss_type not in LOSS_TYPES:
-        raise ValueError(f"`loss_type` must be one of {', '.join(LOSS_TYPES)}, got {loss_type!r}.")
-    if epsilon_high is None:
-        return CISPO_EPSILON_HIGH if loss_type == "cispo" else epsilon
-    if epsilon_high < 0 or (loss_type == "cispo" and epsilon_high == 0):
-        raise ValueError(
-            f"`epsilon_high`={epsilon_high} leaves no ratio to train with. For cispo it is the largest ratio itself "
-            "(such as 5.0), for grpo the distance of the upper clip from 1 (such as 0.28)."
-        )
-    return epsilon_high
+IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
 
 
 def grpo_token_loss(
@@ -86,9 +61,7 @@ def grpo_token_loss(
         `Tensor` of shape `(N, C)`.
     """
     upper = 1 + resolve_epsilon_high("grpo", epsilon, epsilon_high)
-    advantages = _per_token(advantages, logps)
-    ratio = bounded_exp(logps - old_logps)
-    return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, upper) * advantages)
+    return _clipped_surrogate(logps - old_logps, _per_token(advantages, logps), 1 - epsilon, upper)
 
 
 def cispo_token_loss(
@@ -112,8 +85,7 @@ def cispo_token_loss(
         `Tensor` of shape `(N, C)`.
     """
     upper = resolve_epsilon_high("cispo", epsilon_high=epsilon_high)
-    weight = bounded_exp(logps.detach() - old_logps).clamp(max=upper)
-    return -(weight * _per_token(advantages, logps) * logps)
+    return _weighted_logps(logps - old_logps, logps, _per_token(advantages, logps), upper)
 
 
 def policy_loss(
@@ -127,9 +99,15 @@ def policy_loss(
     beta: float = 0.1,
     epsilon: float = 0.2,
     epsilon_high: float | None = None,
-    loss_aggregation: str = "sequence",
+    delta: float | None = None,
+    importance_sampling_level: str = "token",
+    use_bias_correction_kl: bool = False,
+    off_policy_mask_threshold: float | None = None,
+    policy_mask: Tensor | None = None,
+    loss_aggregation: str | None = None,
     denominator: Tensor | float | None = None,
     max_completion_length: int | None = None,
+    local_tokens: Tensor | float | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of GRPO or CISPO over a batch, with `beta * k3` to the reference.
 
@@ -140,11 +118,20 @@ def policy_loss(
             `beta` is 0.
         advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        loss_type (`str`, *optional*, defaults to `"cispo"`): `"cispo"` or `"grpo"`.
+        loss_type (`str`, *optional*, defaults to `"cispo"`): See [`resolve_loss_type`].
         beta (`float`, *optional*, defaults to 0.1): Weight of the KL term.
         epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1, for `"grpo"`.
         epsilon_high (`float`, *optional*): See [`resolve_epsilon_high`].
-        loss_aggregation, denominator, max_completion_length: See [`aggregate`].
+        delta (`float`, *optional*): Bound of the ratio where the advantage is negative, for `"grpo"`
+            ([INTELLECT-2](https://arxiv.org/abs/2505.07291)).
+        importance_sampling_level (`str`, *optional*, defaults to `"token"`): `"sequence"`: all tokens of a completion
+            have the ratio `exp(mean of new - old)` ([GSPO](https://arxiv.org/abs/2507.18071)).
+        use_bias_correction_kl (`bool`): Multiply k3 by the ratio, which makes its gradient that of the reverse KL
+            ([DeepSeek-V3.2](https://arxiv.org/abs/2512.02556)).
+        off_policy_mask_threshold (`float`, *optional*): See [`off_policy_mask`].
+        policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens that the policy's term sees, of those in `mask`;
+            the KL term and the divisor see all.
+        loss_aggregation, denominator, max_completion_length, local_tokens: See [`aggregate`].
 
     Returns:
         `(loss, metrics)`. Metrics: `ratio_mean`, `approx_kl`, `clip_low` and `clip_high` (share of tokens that the
@@ -153,19 +140,27 @@ def policy_loss(
     Raises:
         ValueError: If a shape does not fit the mask, or `beta` is not 0 and there is no reference.
     """
+    objective, how = resolve_loss_type(loss_type, loss_aggregation)
     logps, old_logps, ref_logps, advantages = _cleaned(mask, logps, old_logps, ref_logps, advantages, "beta", beta)
     upper = resolve_epsilon_high(loss_type, epsilon, epsilon_high)
-    if loss_type == "cispo":
-        per_token = cispo_token_loss(logps, old_logps, advantages, upper)
+    log_ratio = _log_ratio(logps, old_logps, mask, importance_sampling_level)
+    if objective == "cispo":
+        per_token = _weighted_logps(log_ratio, logps, advantages, upper)
     else:
-        per_token = grpo_token_loss(logps, old_logps, advantages, epsilon, upper)
+        per_token = _clipped_surrogate(log_ratio, advantages, 1 - epsilon, 1 + upper, delta)
+    if off_policy_mask_threshold is not None:
+        kept = off_policy_mask(logps, old_logps, advantages, mask, off_policy_mask_threshold)
+        per_token = fill_masked(per_token, kept)
+    if policy_mask is not None:
+        per_token = fill_masked(per_token, policy_mask)
     if beta:
-        per_token = per_token + beta * k3(logps, ref_logps)
-    loss = aggregate(per_token, mask, loss_aggregation, denominator, max_completion_length)
+        kl = k3(logps, ref_logps)
+        per_token = per_token + beta * (kl * bounded_exp(log_ratio) if use_bias_correction_kl else kl)
+    loss = aggregate(per_token, mask, how, denominator, max_completion_length, local_tokens)
 
     metrics = _ratio_metrics(logps, old_logps, ref_logps, mask)
-    ratio = bounded_exp(logps.detach() - old_logps)
-    if loss_type == "cispo":
+    ratio = bounded_exp(log_ratio.detach())
+    if objective == "cispo":
         low, high = torch.zeros_like(ratio), (ratio > upper).to(ratio.dtype)
     else:
         # The clip decides only where it makes the objective smaller.
@@ -174,6 +169,29 @@ def policy_loss(
     metrics["clip_low"], metrics["clip_high"] = masked_mean(low, mask), masked_mean(high, mask)
     metrics["clip_region"] = metrics["clip_low"] + metrics["clip_high"]
     return loss, metrics
+
+
+def _log_ratio(logps: Tensor, old_logps: Tensor, mask: Tensor, level: str) -> Tensor:
+    if level not in IMPORTANCE_SAMPLING_LEVELS:
+        raise ValueError(
+            f"`importance_sampling_level` must be one of {', '.join(IMPORTANCE_SAMPLING_LEVELS)}, got {level!r}."
+        )
+    return logps - old_logps if level == "token" else sequence_log_ratio(logps, old_logps, mask)
+
+
+def _clipped_surrogate(
+    log_ratio: Tensor, advantages: Tensor, lower: float, upper: float, delta: float | None = None
+) -> Tensor:
+    ratio = bounded_exp(log_ratio)
+    clipped = ratio.clamp(lower, upper)
+    if delta is not None:
+        ratio = ratio.clamp(max=delta)
+    return -torch.min(ratio * advantages, clipped * advantages)
+
+
+def _weighted_logps(log_ratio: Tensor, logps: Tensor, advantages: Tensor, upper: float) -> Tensor:
+    weight = bounded_exp(log_ratio.detach()).clamp(max=upper)
+    return -(weight * advantages * logps)
 
 
 def ppo_policy_loss(

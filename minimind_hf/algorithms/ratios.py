@@ -30,6 +30,21 @@ def bounded_exp(x: Tensor) -> Tensor:
     return torch.exp(x.clamp(max=EXP_LINEAR_FROM)) * (1 + torch.relu(x - EXP_LINEAR_FROM))
 
 
+def sequence_log_ratio(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor:
+    """The log ratio of a whole completion by its length: the mean of `new - old` over its valid tokens
+    ([GSPO](https://arxiv.org/abs/2507.18071)).
+
+    Args:
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
+        mask (`Tensor` of shape `(N, C)`): Valid tokens.
+
+    Returns:
+        `Tensor` of shape `(N, C)`: The same for all tokens of a row.
+    """
+    return masked_mean(logps - old_logps, mask, dim=1)[:, None].expand_as(logps)
+
+
 def k3(logps: Tensor, ref_logps: Tensor) -> Tensor:
     """The k3 estimate of `KL(policy || reference)` for each token: `exp(d) - d - 1`, `d = ref - new`.
 
