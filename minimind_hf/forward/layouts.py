@@ -24,6 +24,7 @@ def score_completions(
     layout: str,
     with_entropy: bool = False,
     with_aux_loss: bool = False,
+    entropy_gradient: bool = False,
 ) -> TokenScores:
     """Scores a micro-batch in one of the layouts; they give the same numbers.
 
@@ -34,15 +35,16 @@ def score_completions(
         temperature (`float`): The sampling temperature that the completions were drawn at.
         layout (`str`): `"shared_prompt"` or `"padded"`.
         with_entropy (`bool`), with_aux_loss (`bool`): What else to return.
+        entropy_gradient (`bool`): Whether the entropies have a gradient, which costs time.
 
     Returns:
         [`TokenScores`] in the shape of the padded layout.
     """
     padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
     if layout == "padded":
-        return completion_scores(model, *padded, temperature, with_entropy, with_aux_loss)
+        return completion_scores(model, *padded, temperature, with_entropy, with_aux_loss, entropy_gradient)
     packed = pack(*padded, batch["group_ids"], keep_last_tokens=with_aux_loss)
-    return shared_prompt_scores(model, packed, temperature, with_aux_loss)
+    return shared_prompt_scores(model, packed, temperature, with_aux_loss, entropy_gradient)
 
 
 def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool, can_run: bool) -> tuple[str, str | None]:

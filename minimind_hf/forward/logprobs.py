@@ -42,6 +42,7 @@ def completion_scores(
     temperature: float,
     with_entropy: bool = False,
     with_aux_loss: bool = False,
+    entropy_gradient: bool = False,
 ) -> TokenScores:
     """Scores completions behind their prompts.
 
@@ -52,8 +53,9 @@ def completion_scores(
         completion_ids (`Tensor` of shape `(N, C)`): Completions, padded on the right.
         completion_mask (`Tensor` of shape `(N, C)`): 1 for real tokens.
         temperature (`float`): The sampling temperature that the completions were drawn at.
-        with_entropy (`bool`): Also return the entropies (without gradient).
+        with_entropy (`bool`): Also return the entropies.
         with_aux_loss (`bool`): Also return the router's auxiliary loss (mixture-of-experts models only).
+        entropy_gradient (`bool`): Whether the entropies have a gradient.
 
     Returns:
         [`TokenScores`]
@@ -75,14 +77,18 @@ def completion_scores(
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
     entropy = None
     if with_entropy:
-        with torch.no_grad():
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = entropy_from_logits(logits)
     aux_loss = outputs.aux_loss if with_aux_loss else None
     return TokenScores(selective_log_softmax(logits, completion_ids), entropy, aux_loss)
 
 
 def shared_prompt_scores(
-    model: nn.Module, packed: PackedBatch, temperature: float, with_aux_loss: bool = False
+    model: nn.Module,
+    packed: PackedBatch,
+    temperature: float,
+    with_aux_loss: bool = False,
+    entropy_gradient: bool = False,
 ) -> TokenScores:
     """Scores completions in the shared-prompt layout; [`attach`] must have prepared the model.
 
@@ -91,6 +97,7 @@ def shared_prompt_scores(
         packed ([`PackedBatch`]): The micro-batch; with all its tokens where `with_aux_loss`.
         temperature (`float`): The sampling temperature that the completions were drawn at.
         with_aux_loss (`bool`): Also return the router's auxiliary loss.
+        entropy_gradient (`bool`): Whether the entropies have a gradient.
 
     Returns:
         [`TokenScores`], with entropies, of the shape of the padded layout; 0 where there is no token.
@@ -110,8 +117,9 @@ def shared_prompt_scores(
         inputs["output_router_logits"] = with_aux_loss
     if with_aux_loss:
         inputs["router_token_weights"] = packed.token_weights
-    with scoring_head(head, packed.targets, temperature, vocab_size):
+    with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient):
         outputs = model(**inputs)
     logps, entropy = outputs.logits[0].unbind(dim=1)
     aux_loss = outputs.aux_loss if with_aux_loss else None
-    return TokenScores(packed.to_padded(logps), packed.to_padded(entropy.detach()), aux_loss)
+    entropy = entropy if entropy_gradient else entropy.detach()
+    return TokenScores(packed.to_padded(logps), packed.to_padded(entropy), aux_loss)
