@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainers, on transformers.Trainer."""
 
-from .config import GRPOConfig, PPOConfig, RLConfig
+from .config import PPOConfig, RLConfig
 from .grpo import GRPOTrainer
+from .grpo_config import GRPOConfig
 from .ppo import PPOTrainer
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "PPOConfig", "PPOTrainer", "RLConfig"]

@@ -45,10 +45,19 @@ from .card import model_card
 from .completions import CompletionLog, print_debug
 from .config import RLConfig
 from .experience import Experience, MicroBatch
-from .inputs import default_output_dir, load_tokenizer, make_engine, make_eval_prompts, make_prompts, make_sampler
+from .inputs import (
+    check_config_class,
+    default_output_dir,
+    load_tokenizer,
+    make_engine,
+    make_eval_prompts,
+    make_prompts,
+    make_sampler,
+)
 from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
+from .reward_notes import RewardNotes
 from .run_callback import RunCallback
 from .token_budget import split_by_tokens
 
@@ -78,7 +87,8 @@ class RLTrainer(Trainer):
         peft_config: PeftConfig | None = None,
         rollout_engine: RolloutEngine | None = None,
     ):
-        args = args or self.config_class(output_dir=default_output_dir(model, type(self).__name__))
+        args = args or self._default_args(model)
+        check_config_class(args, self.config_class)
         # From cheap to dear: whatever can be refused is refused before weights are loaded.
         tokenizer = processing_class or load_tokenizer(model, args)
         train_prompts = make_prompts(train_dataset, tokenizer, args)
@@ -131,6 +141,9 @@ class RLTrainer(Trainer):
         )
         self._checkpoint_to_resume: str | None = None
         self._nothing_to_learn = False
+
+    def _default_args(self, model: str | PreTrainedModel) -> RLConfig:
+        return self.config_class(output_dir=default_output_dir(model, type(self).__name__))
 
     def _prepare_forward(self, policy: PreTrainedModel, args: RLConfig) -> str:
         """Gives the policy the fast paths that it can have, and returns the layout to score completions in."""
@@ -201,9 +214,10 @@ class RLTrainer(Trainer):
         metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
         with metrics.phase("scoring"):
             completions = self._decode(prompts, rollouts, num_generations)
-            signals = self._score(prompts, rollouts, completions, num_generations)
+            notes = RewardNotes(len(rollouts), metrics)
+            signals = self._score(prompts, rollouts, completions, num_generations, notes)
             rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
-        experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed)
+        experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed, notes.columns)
         self._add_advantages(experience, metrics)
         self._measure(experience, metrics)
         return experience
@@ -224,7 +238,9 @@ class RLTrainer(Trainer):
             return texts
         return [[{"role": "assistant", "content": text}] for text in texts]
 
-    def _score(self, prompts: list[dict], rollouts: list, completions: list, num_generations: int) -> Tensor:
+    def _score(
+        self, prompts: list[dict], rollouts: list, completions: list, num_generations: int, notes: RewardNotes
+    ) -> Tensor:
         repeated = [prompt for prompt in prompts for _ in range(num_generations)]
         columns = {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]}
         signals = self._scorer(
@@ -233,6 +249,8 @@ class RLTrainer(Trainer):
             [rollout.completion_ids for rollout in rollouts],
             columns,
             trainer_state=self.state,
+            log_metric=notes.log_metric,
+            log_extra=notes.log_extra,
         )
         return signals.to(self.accelerator.device)
 

@@ -16,9 +16,14 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import Trainer, TrainingArguments
 
+from .trl_fields import UnsupportedTrlFields
+
 _ALGORITHMS = {
     "cispo": ("CISPO", "MiniMax-M1", "2506.13585"),
     "grpo": ("GRPO", "DeepSeekMath", "2402.03300"),
+    "dr_grpo": ("Dr-GRPO", "Understanding R1-Zero-Like Training", "2503.20783"),
+    "dapo": ("DAPO", "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "2503.14476"),
+    "bnpo": ("GRPO", "DeepSeekMath", "2402.03300"),
     "ppo": ("PPO", "Proximal Policy Optimization Algorithms", "1707.06347"),
 }
 # Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
@@ -181,7 +186,8 @@ def _reward_names(trainer: Trainer) -> list[str]:
 
 def _settings(args: TrainingArguments) -> list[tuple[str, Any]]:
     inherited = {field.name for field in fields(TrainingArguments)}
-    own = [f.name for f in fields(args) if f.name not in inherited and f.name not in _NOT_OF_THE_RESULT]
+    left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields))}
+    own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
     values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
 

@@ -43,6 +43,7 @@ class CompletionLog:
                     "advantage": _readable(experience.advantages[index]),
                     "tokens": len(rollout.completion_ids),
                     "finish_reason": rollout.finish_reason,
+                    **{name: values[index] for name, values in experience.notes.items()},
                 }
             )
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..algorithms import LOSS_AGGREGATIONS, LOSS_TYPES, SCALE_REWARDS, resolve_epsilon_high
 from ..forward.layouts import LAYOUTS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
 from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
 
 OVERLONG_PROMPTS = ("truncate", "drop")
+PPO_AGGREGATIONS = ("token", "sequence", "constant")
 
 
 def _field(default: Any, help: str) -> Any:
@@ -147,6 +147,11 @@ class RLConfig(TrainingArguments):
         _choice("forward_layout", self.forward_layout, LAYOUTS)
         _share("thinking_ratio", self.thinking_ratio)
         _share("system_prompt_ratio", self.system_prompt_ratio)
+        if self.max_completion_length is None:
+            raise ValueError(
+                "max_completion_length is None, but a rollout needs a bound. Give a number of tokens; with the "
+                "prompts it must fit into the model's context."
+            )
         for name in ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval"):
             _at_least(name, getattr(self, name), 1)
         optional = (
@@ -173,6 +178,18 @@ class RLConfig(TrainingArguments):
             raise ValueError(
                 "auto_find_batch_size is not supported: a smaller batch would no longer hold whole groups of "
                 "num_generations completions. Set it to False and lower per_device_train_batch_size instead."
+            )
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor} smooths the labels of supervised training; "
+                "completions that the policy drew have none. Set it to 0."
+            )
+        if self.parallelism_config is not None and (
+            self.parallelism_config.cp_enabled or self.parallelism_config.sp_enabled
+        ):
+            raise ValueError(
+                "parallelism_config splits sequences over processes (cp_size or sp_size above 1), which is not "
+                "supported: micro-batches are made inside the trainer. Set both to 1."
             )
         if self.n_gpu > 1:
             raise ValueError(
@@ -244,51 +261,6 @@ class RLConfig(TrainingArguments):
 
 
 @dataclass
-class GRPOConfig(RLConfig):
-    """Settings of [`GRPOTrainer`]. The batch sizes count completions, as in trl."""
-
-    per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
-    beta: float = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
-    num_iterations: int = _field(1, "Passes over each rollout (mu in the GRPO paper).")
-    loss_type: str = _field("cispo", "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective).")
-    epsilon: float = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
-    epsilon_high: float | None = _field(
-        None, "cispo: absolute cap of the ratio (unset: 5.0). grpo: upper clip 1 + epsilon_high (unset: epsilon)."
-    )
-    loss_aggregation: str = _field(
-        "sequence", "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length."
-    )
-    scale_rewards: str = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
-    mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
-
-    def __post_init__(self):
-        self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)
-        super().__post_init__()
-        if self.num_generations < 2:
-            raise ValueError(
-                f"GRPO compares the completions of one prompt and needs num_generations of at least 2, got "
-                f"{self.num_generations}. With one completion per prompt use PPO, which has a critic."
-            )
-        _choice("loss_type", self.loss_type, LOSS_TYPES)
-        _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
-        _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
-        _at_least("num_iterations", self.num_iterations, 1)
-        _at_least("beta", self.beta, 0)
-        _at_least("epsilon", self.epsilon, 0)
-        if self.epsilon_high is not None:
-            _at_least("epsilon_high", self.epsilon_high, 0)
-
-    @property
-    def micro_batches_per_rollout(self) -> int:
-        return self.steps_per_generation * self.num_iterations
-
-    @property
-    def upper_clip(self) -> float:
-        """`epsilon_high` with its default for this loss filled in."""
-        return resolve_epsilon_high(self.loss_type, self.epsilon, self.epsilon_high)
-
-
-@dataclass
 class PPOConfig(RLConfig):
     """Settings of [`PPOTrainer`]. All batch sizes count completions.
 
@@ -326,7 +298,7 @@ class PPOConfig(RLConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
+        _choice("loss_aggregation", self.loss_aggregation, PPO_AGGREGATIONS)
         for name in ("mini_batch_size", "ppo_update_iters"):
             _at_least(name, getattr(self, name), 1)
         for name in ("clip_epsilon", "kl_coef", "vf_coef", "cliprange_value", "critic_learning_rate"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experience: what one process gathers in a rollout, and the micro-batches that it is trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Experience:
         signals (`Tensor` of shape `(N, F)`): What each reward function said; NaN where it does not apply.
         rewards (`Tensor` of shape `(N,)`): Weighted sums; NaN for completions left out of their group.
         seed (`int`): The seed that they were sampled with.
+        notes (`dict[str, list]`): Columns that reward functions noted for the log of completions, N values each.
         advantages (`Tensor` of shape `(N,)`): Filled in by the algorithm.
         tokens (`dict[str, Tensor]`, *optional*): All completions as one padded batch with what the algorithm knows of
             each token, where it judges them one by one.
@@ -36,6 +37,7 @@ class Experience:
     signals: Tensor
     rewards: Tensor
     seed: int = 0
+    notes: dict[str, list] = field(default_factory=dict)
     advantages: Tensor | None = None
     tokens: MicroBatch | None = None
 

@@ -1,15 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """GRPO and CISPO: the completions of one prompt are compared with each other."""
 
-import torch
-from torch import Tensor, nn
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from ..algorithms import group_advantages, loss_denominator, policy_loss, zero_variance_groups
+import datasets
+import torch
+from peft import PeftConfig
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ..algorithms import (
+    decoupled_advantages,
+    entropy_bonus,
+    entropy_threshold,
+    group_advantages,
+    high_entropy_mask,
+    loss_denominator,
+    policy_loss,
+    zero_variance_groups,
+)
 from ..forward.layouts import score_completions
+from ..rollout import RolloutEngine
 from .base import RLTrainer
-from .config import GRPOConfig
 from .experience import Experience, MicroBatch, split_experience
+from .generation_kwargs import eos_of
+from .grpo_config import GRPOConfig
+from .inputs import with_quantization
 from .metrics import Metrics, token_sum
+from .reference_sync import ReferenceSync, check_can_sync
+from .trl_fields import refuse_objects
 
 LOGGED_NAMES = {
     "clip_low": "clip_ratio/low_mean",
@@ -34,7 +55,9 @@ class GRPOTrainer(RLTrainer):
         processing_class (`PreTrainedTokenizerBase`, *optional*): Unset: the model's own tokenizer.
         reward_processing_classes: Tokenizers of reward models. Unset: their own.
         callbacks, optimizers: As for transformers' Trainer.
+        quantization_config (*optional*): For loading a model that is given by its name.
         peft_config (`PeftConfig`, *optional*): Train new adapters of this kind instead of all weights.
+        tools, rollout_func, environment_factory: trl's, refused with what to use instead.
         rollout_engine (`RolloutEngine`, *optional*): An engine of your own; unset: the one that `args` names.
 
     Raises:
@@ -44,14 +67,58 @@ class GRPOTrainer(RLTrainer):
     config_class = GRPOConfig
     args: GRPOConfig
 
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        reward_funcs: str | Callable | PreTrainedModel | Sequence,
+        args: GRPOConfig | None = None,
+        train_dataset: datasets.Dataset | Sequence[dict] | None = None,
+        eval_dataset: datasets.Dataset | Sequence[dict] | dict[str, datasets.Dataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        reward_processing_classes: PreTrainedTokenizerBase | list | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple = (None, None),
+        quantization_config: QuantizationConfigMixin | None = None,
+        peft_config: PeftConfig | None = None,
+        tools: list[Callable] | None = None,
+        rollout_func: Callable | None = None,
+        environment_factory: Any = None,
+        rollout_engine: RolloutEngine | None = None,
+    ):
+        refuse_objects(tools=tools, rollout_func=rollout_func, environment_factory=environment_factory)
+        super().__init__(
+            model,
+            reward_funcs,
+            with_quantization(model, args or self._default_args(model), quantization_config),
+            train_dataset,
+            eval_dataset,
+            processing_class,
+            reward_processing_classes,
+            callbacks,
+            optimizers,
+            peft_config,
+            rollout_engine,
+        )
+        self._eos_token_ids = eos_of(self.args) or self._eos_token_ids
+        self._step_tokens: Tensor | None = None
+        self._reference_sync: ReferenceSync | None = None
+        if self.args.sync_ref_model:
+            check_can_sync(self._reference, self.accelerator)
+            self._reference_sync = ReferenceSync(self._reference.model, self.accelerator)
+            self.add_callback(self._reference_sync)
+
     @staticmethod
     def _kl_weight(args: GRPOConfig) -> float:
         return args.beta
 
     def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
         own = len(experience.rewards)
-        rewards = self.accelerator.gather(experience.rewards)
-        advantages = group_advantages(rewards, experience.num_generations, self.args.scale_rewards)
+        if self.args.multi_objective_aggregation == "normalize_then_sum":
+            signals = self.accelerator.gather(experience.signals)
+            advantages = decoupled_advantages(signals, self._scorer.weights, experience.num_generations)
+        else:
+            rewards = self.accelerator.gather(experience.rewards)
+            advantages = group_advantages(rewards, experience.num_generations, self.args.scale_rewards)
         start = own * self.accelerator.process_index
         experience.advantages = advantages[start : start + own]
 
@@ -89,29 +156,61 @@ class GRPOTrainer(RLTrainer):
         how, width = self.args.loss_aggregation, self.args.max_completion_length
         return torch.stack([loss_denominator(batch["loss_mask"], how, width) for batch in micro_batches]).sum()
 
+    def get_batch_samples(self, *args, **kwargs) -> tuple[list[MicroBatch], Tensor]:
+        micro_batches, denominator = super().get_batch_samples(*args, **kwargs)
+        if self.args.entropy_coef:
+            tokens = torch.stack([batch["loss_mask"].sum() for batch in micro_batches]).sum()
+            self._step_tokens = self.accelerator.reduce(tokens, reduction="sum")
+        return micro_batches, denominator
+
     def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
-        with_router = self._router_loss_coefficient > 0
-        scores = self._scores(model, batch, with_entropy=True, with_aux_loss=with_router)
         mask = batch["loss_mask"]
+        with_router = self._router_loss_coefficient > 0
+        with_bonus = self.args.entropy_coef != 0 and model.training
+        scores = self._scores(model, batch, with_entropy=True, with_aux_loss=with_router, entropy_gradient=with_bonus)
+        chosen = self._uncertain_tokens(scores.entropy, mask)
         loss, measured = policy_loss(
             scores.logps,
             batch["old_logps"],
             batch.get("ref_logps"),
             batch["advantages"],
             mask,
-            loss_type=self.args.loss_type,
-            beta=self.args.beta,
-            epsilon=self.args.epsilon,
-            epsilon_high=self.args.epsilon_high,
-            loss_aggregation=self.args.loss_aggregation,
+            policy_mask=chosen,
             denominator=denominator,
-            max_completion_length=self.args.max_completion_length,
+            local_tokens=batch.get("local_tokens"),
+            **self.args.loss_settings(),
         )
         metrics.add_total("policy_loss", loss.detach())
         num_tokens = measured.pop("num_tokens")
         for name, mean in measured.items():
             metrics.add_mean(LOGGED_NAMES.get(name, name), mean * num_tokens, num_tokens)
         metrics.add_mean("entropy", token_sum(scores.entropy, mask), num_tokens)
+        if with_bonus:
+            loss = loss - self.args.entropy_coef * self._mean_entropy(scores.entropy, mask, chosen)
         if with_router:
             loss = loss + self._router_loss(scores.aux_loss, batch.get("share", 1.0), metrics)
         return loss
+
+    def _uncertain_tokens(self, entropy: Tensor, mask: Tensor) -> Tensor | None:
+        """The tokens of a micro-batch with the highest entropies, compared over all processes; unset: all."""
+        if self.args.top_entropy_quantile == 1:
+            return None
+        own = entropy.detach()[mask.bool()].float()
+        everywhere = self.accelerator.gather(self.accelerator.pad_across_processes(own, pad_index=-1))
+        return high_entropy_mask(
+            entropy, mask, entropy_threshold(everywhere[everywhere >= 0], self.args.top_entropy_quantile)
+        )
+
+    def _mean_entropy(self, entropy: Tensor, mask: Tensor, chosen: Tensor | None) -> Tensor:
+        """A micro-batch's part of the mean entropy: over the tokens of the step, or the chosen ones of each batch."""
+        if chosen is None:
+            return entropy_bonus(entropy, mask, self._step_tokens)
+        parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        return entropy_bonus(entropy, chosen, chosen.sum()) / parts
+
+    # Into the Trainer: checkpoints
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self._reference_sync is not None and checkpoint is not None:
+            self._reference_sync.load(checkpoint)

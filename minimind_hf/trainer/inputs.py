@@ -1,15 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a trainer is given, made ready: tokenizer, prompts, rollout engine, output folder."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..data import PromptDataset
 from ..rollout import RolloutEngine, TorchEngine
 from .config import RLConfig
 from .sampler import RolloutSampler
+
+
+def check_config_class(args: Any, expected: type[RLConfig]) -> None:
+    """Refuses settings of another trainer, trl's among them.
+
+    Raises:
+        ValueError: Naming both classes.
+    """
+    if not isinstance(args, expected):
+        found = f"{type(args).__module__.split('.')[0]}.{type(args).__name__}"
+        raise ValueError(
+            f"args is a {found}, but this trainer takes a minimind_hf.{expected.__name__}. Import it from "
+            "minimind_hf: it knows trl's fields."
+        )
+
+
+def with_quantization(
+    model: str | PreTrainedModel, args: RLConfig, quantization_config: QuantizationConfigMixin | None
+) -> RLConfig:
+    """Puts trl's argument `quantization_config` where a model is loaded from.
+
+    Raises:
+        ValueError: If the model is loaded already, or `model_init_kwargs` says it too.
+    """
+    if quantization_config is None:
+        return args
+    init_kwargs = args.model_init_kwargs or {}
+    if not isinstance(model, str) or "quantization_config" in init_kwargs:
+        fault = "the model is loaded already" if not isinstance(model, str) else "model_init_kwargs holds one too"
+        raise ValueError(f"quantization_config was given, but {fault}. Give it once, where the model is loaded.")
+    return replace_settings(args, model_init_kwargs={**init_kwargs, "quantization_config": quantization_config})
+
+
+def replace_settings(args: RLConfig, **changes: Any) -> RLConfig:
+    """A shallow copy with other values, which are not checked again."""
+    changed = copy.copy(args)
+    for name, value in changes.items():
+        setattr(changed, name, value)
+    return changed
 
 
 def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> PromptDataset | None:
@@ -66,7 +107,10 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
             "The model was made in memory and names no folder to take a tokenizer from. Pass processing_class."
         )
     revision = (args.model_init_kwargs or {}).get("revision")
-    return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token  # harmless: padding never decides where a completion ends
+    return tokenizer
 
 
 def make_engine(args: RLConfig) -> RolloutEngine:

@@ -122,6 +122,11 @@ class Reference:
         else:
             self._model = _frozen_copy(policy, args)
 
+    @property
+    def model(self) -> PreTrainedModel | None:
+        """The copy; there is none with adapters."""
+        return self._model
+
     def prepare(self, accelerator: Accelerator) -> None:
         """Places the copy on the device, sharded where the policy is."""
         if self._model is None:

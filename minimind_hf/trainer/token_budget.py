@@ -23,7 +23,8 @@ def split_by_tokens(batch: MicroBatch, max_tokens: int | None) -> list[MicroBatc
 
     Returns:
         `list[dict[str, Tensor]]`: The parts, without columns that are padding in all their rows, and each with
-        `share`, its part of the rows. Empty batches stay as they are.
+        `share`, its part of the rows, and `local_tokens`, what the loss sees of the whole batch. Empty batches stay as
+        they are.
     """
     if max_tokens is None or not batch:
         return [batch]
@@ -67,4 +68,4 @@ def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[
 
 def _part(batch: MicroBatch, rows: list[int]) -> MicroBatch:
     share = torch.tensor(len(rows) / len(batch["group_ids"]), device=batch["group_ids"].device)
-    return select_rows(batch, rows) | {"share": share}
+    return select_rows(batch, rows) | {"share": share, "local_tokens": batch["loss_mask"].sum()}

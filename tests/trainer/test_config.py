@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that cannot be meant are refused at construction, by name, value and remedy."""
 
+import json
+import logging
+
 import pytest
 import torch
 from transformers import get_scheduler
 
 from minimind_hf import GRPOConfig
+from minimind_hf.trainer.generation_kwargs import eos_of
 from minimind_hf.trainer.inputs import make_engine
 
 REFUSED = [
@@ -21,7 +25,28 @@ REFUSED = [
     ({"temperature": float("nan")}, "temperature"),
     ({"generation_batch_size": 13}, r"generation_batch_size \(13\) must be a multiple"),
     ({"generation_batch_size": 24, "steps_per_generation": 3}, "set only one of them"),
-    ({"loss_type": "reinforce"}, "loss_type must be one of 'cispo', 'grpo', got 'reinforce'"),
+    ({"loss_type": "reinforce"}, "loss_type must be one of 'cispo', 'grpo', 'dr_grpo'.*got 'reinforce'"),
+    ({"loss_type": "sapo"}, "loss_type='sapo' is a loss of trl that is not supported here; use one of 'cispo'"),
+    ({"loss_type": "dapo", "loss_aggregation": "sequence"}, "'token', but `loss_aggregation` is 'sequence'"),
+    ({"importance_sampling_level": "word"}, "importance_sampling_level must be one of 'token', 'sequence'"),
+    ({"delta": 1.5}, "delta=1.5 bounds the ratio of the grpo objective"),
+    ({"delta": 1.1, "loss_type": "grpo"}, r"delta=1.1 must be above 1 \+ epsilon_high = 1.2"),
+    ({"off_policy_mask_threshold": 0.0}, "off_policy_mask_threshold must be above 0"),
+    ({"top_entropy_quantile": 1.1}, "top_entropy_quantile"),
+    ({"top_entropy_quantile": 0.2, "max_tokens_per_microbatch": 100}, "Leave max_tokens_per_microbatch unset"),
+    ({"multi_objective_aggregation": "sum"}, "multi_objective_aggregation must be one of"),
+    ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "Leave scale_rewards at 'group'"),
+    ({"sync_ref_model": True, "beta": 0.0}, "there is no reference that could follow"),
+    ({"ref_model_mixup_alpha": 2.0}, "ref_model_mixup_alpha"),
+    ({"ref_model_sync_steps": 0}, "ref_model_sync_steps must be at least 1"),
+    ({"generation_kwargs": {"num_beams": 4}}, "generation_kwargs has num_beams=4, which rollouts cannot honour"),
+    ({"generation_kwargs": {"suppress_tokens": [5]}}, "suppress_tokens"),
+    ({"generation_kwargs": {"top_k": 20}}, "top_k=20 draws completions from another distribution"),
+    ({"generation_kwargs": {"eos_token_id": "x"}}, "eos_token_id='x'"),
+    ({"generation_kwargs": "[1]"}, "generation_kwargs must be a dictionary"),
+    ({"max_completion_length": None}, "max_completion_length is None, but a rollout needs a bound"),
+    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 smooths the labels of supervised training"),
+    ({"use_vllm": True}, "use_vllm=True is a setting of trl that is not supported here.*sglang"),
     ({"loss_aggregation": "mean"}, "loss_aggregation"),
     ({"scale_rewards": "yes"}, "scale_rewards"),
     ({"overlong_prompts": "keep"}, "overlong_prompts"),
@@ -102,6 +127,43 @@ def test_rollouts_are_in_the_dtype_of_training_unless_said_otherwise(tmp_path, s
     config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, max_batch_rows=7, **settings)
     engine = make_engine(config)
     assert (engine.dtype, engine.path, engine.max_batch_rows) == (dtype, "auto", 7)
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "aggregation"),
+    [
+        ("cispo", "sequence"),
+        ("grpo", "sequence"),
+        ("dr_grpo", "constant"),
+        ("dapo", "token"),
+        ("bnpo", "local_token"),
+    ],
+)
+def test_aggregation_of_a_loss_type(tmp_path, loss_type, aggregation):
+    config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, loss_type=loss_type)
+    assert config.loss_aggregation == aggregation
+    # What was resolved once can be given again, as when a config is built from another's values.
+    GRPOConfig(output_dir=str(tmp_path), use_cpu=True, loss_type=loss_type, loss_aggregation=aggregation)
+
+
+def test_a_cap_of_cispo_below_1_is_warned_of(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
+    with caplog.at_level("WARNING"):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, epsilon_high=1.0)
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, epsilon_high=0.28, loss_type="grpo")
+        assert "epsilon_high" not in caplog.text
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, epsilon_high=0.28)
+    assert "epsilon_high=0.28 is below 1" in caplog.text
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_generation_kwargs_win_over_the_fields(tmp_path, as_text):
+    given = {"temperature": 0.5, "max_new_tokens": 7, "do_sample": True, "eos_token_id": [4, 3]}
+    given = json.dumps(given) if as_text else given
+    config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, temperature=0.9, generation_kwargs=given)
+    assert (config.temperature, config.max_completion_length) == (0.5, 7)
+    assert eos_of(config) == (3, 4)
+    assert eos_of(GRPOConfig(output_dir=str(tmp_path), use_cpu=True)) is None
 
 
 def test_generation_batch_size_is_the_other_way_to_say_steps_per_generation(tmp_path):

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the parts of the documentation that follow from the code.
+
+    python docs/generate.py            # brings the pages up to date
+    python docs/generate.py --check    # fails if a page is not
+
+A page holds its text between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+import trl
+from transformers import TrainingArguments
+
+from minimind_hf import GRPOConfig
+from minimind_hf.trainer.trl_fields import UnsupportedTrlFields, what_instead
+
+FOLDER = Path(__file__).parent
+
+# Where a field that is supported differs from trl, in more than its default, or needs a word.
+REMARKS = {
+    "bf16": "`None` means off",
+    "remove_unused_columns": "`True` is refused: the columns are what rewards compare with",
+    "max_completion_length": "`None` is refused: a rollout needs a bound",
+    "temperature": "scored at the same temperature, as in trl",
+    "top_p": "below 1 is refused: the error says why",
+    "top_k": "above 0 is refused: the error says why",
+    "min_p": "above 0 is refused: the error says why",
+    "repetition_penalty": "other than 1 is refused: the error says why",
+    "generation_kwargs": "`temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_new_tokens`, "
+    "`eos_token_id`; others that change what is drawn are refused by name",
+    "epsilon_high": "for cispo the cap itself, unset 5.0 (trl: `epsilon`)",
+    "delta": "refused with cispo, and where it would undo the upper clip",
+    "scale_rewards": "population std (trl: sample std)",
+    "multi_objective_aggregation": "population std (trl: sample std)",
+    "loss_type": "`cispo`, `grpo`, `dr_grpo`, `dapo`, `bnpo`; `sapo`, `luspo`, `vespo` are refused. `cispo` averages "
+    'over sequences; for trl\'s mean over tokens add `loss_aggregation="token"`',
+    "mask_truncated_completions": "masked completions count in no divisor (trl: in that of grpo and dr_grpo)",
+    "sync_ref_model": "the reference is part of checkpoints; refused with FSDP and ZeRO-3",
+    "entropy_coef": "the mean is over the tokens of the optimizer step (trl: of each micro-batch)",
+    "reward_weights": "all 0 is refused",
+    "chat_template_kwargs": "they win over `thinking_ratio`",
+    "generation_batch_size": "given with `steps_per_generation` it must agree with it",
+    "log_completions": "also written to `OUTPUT_DIR/completions` as jsonl",
+    "auto_find_batch_size": "`True` is refused, as in trl",
+    "label_smoothing_factor": "above 0 is refused: completions have no labels",
+    "parallelism_config": "sequence parallelism is refused, as in trl",
+}
+_INHERITED_WITH_REMARK = ("auto_find_batch_size", "label_smoothing_factor", "parallelism_config")
+
+
+def _by_name(config: type) -> dict[str, Field]:
+    return {each.name: each for each in fields(config)}
+
+
+def _default(each: Field) -> Any:
+    return each.default if each.default is not MISSING else each.default_factory()
+
+
+def trl_fields() -> tuple[list[str], list[str], list[str]]:
+    """All fields of trl's GRPOConfig: those with a row of their own, those refused, those of transformers."""
+    inherited, unsupported = _by_name(TrainingArguments), _by_name(UnsupportedTrlFields)
+    own, refused, others = [], [], []
+    for name, each in _by_name(trl.GRPOConfig).items():
+        if name in unsupported:
+            refused.append(name)
+        elif name not in inherited or _default(inherited[name]) != _default(each) or name in _INHERITED_WITH_REMARK:
+            own.append(name)
+        else:
+            others.append(name)
+    return own, refused, others
+
+
+def trl_table() -> str:
+    """Which field of trl's GRPOConfig means what here."""
+    own, refused, others = trl_fields()
+    theirs, ours, unsupported = _by_name(trl.GRPOConfig), _by_name(GRPOConfig), _by_name(UnsupportedTrlFields)
+    supported = [(f"`{name}`", *_values(theirs[name], ours[name]), REMARKS.get(name, "")) for name in sorted(own)]
+    instead = [
+        (f"`{name}`", f"`{unsupported[name].default!r}`", what_instead(unsupported[name])) for name in sorted(refused)
+    ]
+    return "\n\n".join(
+        [
+            "### Supported, with trl's meaning",
+            _table(("field", "trl's default", "default here", "remark"), supported),
+            "### Refused by name",
+            "trl's own default is accepted, so that files which spell it out work; any other value is an error.",
+            _table(("field", "accepted", "what to use instead"), instead),
+            "### As in transformers' TrainingArguments",
+            ", ".join(f"`{name}`" for name in sorted(others)) + ".",
+        ]
+    )
+
+
+def _values(theirs: Field, ours: Field) -> tuple[str, str]:
+    one, other = _default(theirs), _default(ours)
+    return f"`{one!r}`", "the same" if one == other else f"**`{other!r}`**"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {"migrate-from-trl.md": {"trl-fields": trl_table}}
+
+
+def up_to_date(page: str) -> str:
+    """The text of a page with its generated parts as they should be."""
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    for name, make in PARTS[page].items():
+        start, end = f"<!-- generated: {name} -->", "<!-- end -->"
+        pattern = re.compile(rf"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+        if not pattern.search(text):
+            raise ValueError(f"{page} has no part {name!r}. Put {start} and {end} where it belongs.")
+        part = f"{start}\n\n{make()}\n\n{end}"
+        text = pattern.sub(lambda _, part=part: part, text, count=1)
+    return text
+
+
+def main(arguments: list[str]) -> int:
+    stale = [page for page in PARTS if up_to_date(page) != (FOLDER / page).read_text(encoding="utf-8")]
+    if arguments == ["--check"]:
+        for page in stale:
+            print(f"docs/{page} is not up to date: run python docs/generate.py", file=sys.stderr)
+        return 1 if stale else 0
+    for page in stale:
+        (FOLDER / page).write_text(up_to_date(page), encoding="utf-8")
+        print(f"wrote docs/{page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation says of the code is what the code says."""
+
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import trl
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_generated_part_is_up_to_date(generate):
+    for page in generate.PARTS:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert generate.up_to_date(page) == text, f"run python docs/generate.py for {page}"
+
+
+def test_every_field_of_trl_is_in_the_table(generate):
+    names = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    table = generate.trl_table()
+    rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    rest = re.findall(r"`(\w+)`", table[table.index("### As in transformers") :])
+    assert sorted([*rows, *rest]) == sorted(names)
+
+
+def test_remarks_are_about_fields_that_are_supported(generate):
+    own, _, _ = generate.trl_fields()
+    assert set(generate.REMARKS) <= set(own)
+
+
+def test_a_stale_page_is_found_and_written(generate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    monkeypatch.setattr(generate, "PARTS", {"page.md": {"part": lambda: "new"}})
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: part -->\nold\n<!-- end -->\nafter\n")
+    assert generate.main(["--check"]) == 1
+    assert "page.md is not up to date" in capsys.readouterr().err
+    assert generate.main([]) == 0
+    assert page.read_text() == "before\n<!-- generated: part -->\n\nnew\n\n<!-- end -->\nafter\n"
+    assert generate.main(["--check"]) == 0
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="has no part 'part'"):
+        generate.main([])
