@@ -86,8 +86,8 @@ def test_the_script_that_trl_ships(folder, monkeypatch):
         "--model_name_or_path model --dataset_name data --output_dir run --use_cpu --report_to none --max_steps 2 "
         "--reward_funcs custom_reward_module.shorter think_format_reward --reward_weights 1.0 0.0 "
         "--learning_rate 1e-3 --max_completion_length 8 --per_device_train_batch_size 8 --num_generations 4 "
-        "--save_steps 2 --eval_strategy steps --eval_steps 1 --per_device_eval_batch_size 4 --loss_type dapo --beta 0.0 "
-        "--temperature 1.0 --vllm_mode colocate --pad_to_multiple_of auto --disable_tqdm True "
+        "--save_steps 2 --eval_strategy steps --eval_steps 1 --per_device_eval_batch_size 4 --beta 0.0 "
+        "--loss_type dapo --temperature 1.0 --vllm_mode colocate --pad_to_multiple_of auto --disable_tqdm True "
     )
     (folder / "data" / "train.jsonl").write_text(conversations(16), encoding="utf-8")
     (folder / "data" / "test.jsonl").write_text(conversations(4), encoding="utf-8")
