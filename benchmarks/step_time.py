@@ -1,32 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds and peak memory of one GRPO step, against trl's GRPOTrainer.
+"""Seconds and peak memory of one step, against trl's GRPOTrainer or against our own.
 
     python benchmarks/step_time.py --workload chat --dtype float32
+    python benchmarks/step_time.py --workload chat --algorithm ppo --peer grpo
 
-Both trainers run whole steps (rollout, scoring, reference, update) on the same weights, prompts, rewards and loss
-settings, each in a process of its own so that peak memory can be told apart, and in turn, so that they share whatever
-else the machine does. 2 prompts x 6 completions, beta 0.1. The weights are random, so completions run to their full
-length but for a chance of 1 in 6400 per token. The last line is one JSON object.
+Both trainers make whole steps (rollout, scoring, reference, update) on the same weights, prompts, rewards and loss
+settings, each in a process of its own, in turn. 2 prompts x 6 completions in one micro-batch, beta 0.1. The weights
+are random and the learning rate is 0, so completions run to their full length but for a chance of 1 in 6400 per token.
+
+trl has no PPO trainer any more, so PPO is compared with GRPO: a step adds the critic's values and its update, one
+pass. Against our own GRPOTrainer both draw the same completions, which is checked. `cpu_ratio` compares seconds of
+the processor, which depend less on what else the machine does than those of the clock. The last line is one JSON
+object.
 """
 
 import argparse
-import multiprocessing
 import random
-import resource
 import tempfile
-import time
-from multiprocessing.connection import Connection
+from functools import partial
 
 import torch
 import trl
-from common import DTYPES, NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, median, print_json
+from common import (
+    DTYPES,
+    NUM_GENERATIONS,
+    NUM_PROMPTS,
+    WORKLOADS,
+    Workload,
+    machine_info,
+    make_model,
+    median,
+    print_json,
+)
+from contest import Answer, Phases, contest
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, TrainerCallback
+from transformers import PreTrainedTokenizerFast, Trainer
 
-from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 
-SIDES = ("ours", "peer")
+LOSS = {"beta": 0.1, "loss_type": "cispo", "epsilon_high": 5.0}
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -46,21 +59,18 @@ def variety(completion_ids, **kwargs) -> list[float]:
     return [len(set(ids)) / len(ids) for ids in completion_ids]
 
 
-def settings(workload: str, dtype: str, steps: int, output_dir: str) -> dict:
-    """What both trainers are told."""
+def settings(shape: Workload, dtype: str, num_generations: int, steps: int, output_dir: str) -> dict:
+    """What every trainer is told."""
     return {
         "output_dir": output_dir,
         "use_cpu": not torch.cuda.is_available(),
         "bf16": dtype == "bfloat16",
         "max_steps": steps,
-        "per_device_train_batch_size": NUM_PROMPTS * NUM_GENERATIONS,
-        "num_generations": NUM_GENERATIONS,
-        "max_completion_length": WORKLOADS[workload].completion_length,
+        "per_device_train_batch_size": NUM_PROMPTS * num_generations,
+        "num_generations": num_generations,
+        "max_completion_length": shape.completion_length,
         "temperature": 0.8,
-        "beta": 0.1,
-        "loss_type": "cispo",
-        "epsilon_high": 5.0,
-        "learning_rate": 1e-6,
+        "learning_rate": 0.0,
         "report_to": "none",
         "save_strategy": "no",
         "logging_steps": 1,
@@ -68,121 +78,82 @@ def settings(workload: str, dtype: str, steps: int, output_dir: str) -> dict:
     }
 
 
-def make_trainer(side: str, folder: str, workload: str, dtype: str, steps: int, output_dir: str):
-    common = settings(workload, dtype, steps, output_dir)
-    data = make_dataset(WORKLOADS[workload].prompt_length, NUM_PROMPTS * (steps + 1))
-    arguments = {"train_dataset": data, "processing_class": make_tokenizer()}
-    if side == "ours":
-        rollout_dtype = {"rollout_dtype": dtype} if "rollout_dtype" in GRPOConfig.__dataclass_fields__ else {}
-        config = GRPOConfig(loss_aggregation="token", **rollout_dtype, **common)
-        return GRPOTrainer(folder, variety, config, **arguments)
-    config = trl.GRPOConfig(
-        gradient_checkpointing=False, router_aux_loss_coef=0.0, use_bias_correction_kl=False, **common
-    )
-    return trl.GRPOTrainer(folder, variety, config, **arguments)
+def make_trainer(
+    kind: str,
+    folder: str,
+    shape: Workload,
+    dtype: str,
+    num_generations: int,
+    steps: int,
+    output_dir: str,
+    phases: Phases,
+) -> Trainer:
+    """Returns a trainer of the kind `trl`, `grpo` or `ppo` that keeps time of its phases."""
+
+    def reward(completion_ids, **kwargs):
+        phases["completions"] = hash(tuple(map(tuple, completion_ids)))
+        return variety(completion_ids)
+
+    common = settings(shape, dtype, num_generations, steps, output_dir)
+    if kind == "trl":
+        trainer_class = trl.GRPOTrainer
+        config = trl.GRPOConfig(gradient_checkpointing=False, use_bias_correction_kl=False, **LOSS, **common)
+    elif kind == "grpo":
+        trainer_class = GRPOTrainer
+        config = GRPOConfig(loss_aggregation="token", rollout_dtype=dtype, **LOSS, **common)
+    else:
+        trainer_class = PPOTrainer
+        common |= {"mini_batch_size": NUM_PROMPTS * num_generations, "ppo_update_iters": 1}
+        config = PPOConfig(kl_coef=LOSS["beta"], critic_learning_rate=0.0, rollout_dtype=dtype, **common)
+    data = make_dataset(shape.prompt_length, NUM_PROMPTS * (steps + 1))
+    trainer = trainer_class(folder, reward, config, train_dataset=data, processing_class=make_tokenizer())
+    names = ("_generate", "_calculate_rewards") if kind == "trl" else ("_rollout", "_score")
+    for phase, name in zip(("rollout", "scoring"), names, strict=True):
+        setattr(trainer, name, phases.time(phase, getattr(trainer, name)))
+    return trainer
 
 
-class StepClock(TrainerCallback):
-    """Runs a step when told to, and answers with its seconds, those of its phases, and the peak memory so far."""
-
-    def __init__(self, connection: Connection, phases: dict[str, float]):
-        self.connection = connection
-        self.phases = phases
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self._wait()
-
-    def on_step_end(self, args, state, control, **kwargs):
-        seconds = time.perf_counter() - self.start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        self.connection.send({"step": seconds, "peak_mb": peak, **self.phases})
-        self._wait()
-
-    def _wait(self):
-        self.connection.recv()
-        self.phases.clear()
-        self.start = time.perf_counter()
+def check_completions(answers: dict[str, list[Answer]]) -> None:
+    ours, peer = ([step["completions"] for step in steps] for steps in answers.values())
+    if ours != peer:
+        raise RuntimeError("The two trainers drew different completions, so their times cannot be compared.")
 
 
-def timed(phases: dict[str, float], name: str, function):
-    def run(*args, **kwargs):
-        start = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            phases[name] = phases.get(name, 0.0) + time.perf_counter() - start
-
-    return run
-
-
-def serve(connection: Connection, side: str, folder: str, workload: str, dtype: str, steps: int, threads: int) -> None:
-    """One side, in its own process."""
-    torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as output_dir:
-        trainer = make_trainer(side, folder, workload, dtype, steps, output_dir)
-        phases: dict[str, float] = {}
-        names = {"ours": ("_rollout", "_score"), "peer": ("_generate", "_calculate_rewards")}[side]
-        for phase, name in zip(("rollout", "scoring"), names, strict=True):
-            setattr(trainer, name, timed(phases, phase, getattr(trainer, name)))
-        trainer.add_callback(StepClock(connection, phases))
-        trainer.train()
-
-
-def measure(workload: str, dtype: str, repeats: int, threads: int) -> dict[str, list[dict]]:
-    context = multiprocessing.get_context("spawn")
-    steps = repeats + 1  # the first of each side warms up
-    answers: dict[str, list[dict]] = {side: [] for side in SIDES}
-    with tempfile.TemporaryDirectory() as folder:
-        make_model(workload).save_pretrained(folder)
-        ends = {}
-        for side in SIDES:
-            ends[side], other = context.Pipe()
-            arguments = (other, side, folder, workload, dtype, steps, threads)
-            context.Process(target=serve, args=arguments, daemon=True).start()
-        for step in range(steps):
-            for side in SIDES:
-                ends[side].send("go")
-                answer = ends[side].recv()
-                if step:
-                    answers[side].append(answer)
-        for end in ends.values():
-            end.send("done")
-        for process in multiprocessing.active_children():
-            process.join()
-    return answers
-
-
-def summary(answers: dict[str, list[dict]]) -> dict:
+def summary(answers: dict[str, list[Answer]]) -> dict[str, float]:
     result = {}
     for side, steps in answers.items():
         result[f"{side}_s"] = median([step["step"] for step in steps])
+        result[f"{side}_cpu_s"] = median([step["cpu"] for step in steps])
         for phase in ("rollout", "scoring"):
             result[f"{side}_{phase}_s"] = median([step[phase] for step in steps])
         result[f"{side}_update_s"] = median([s["step"] - s["rollout"] - s["scoring"] for s in steps])
         result[f"{side}_peak_mb"] = max(step["peak_mb"] for step in steps)
-    result["ratio"] = result["peer_s"] / result["ours_s"]
+    for name, field in (("ratio", "s"), ("cpu_ratio", "cpu_s")):
+        result[name] = result[f"peer_{field}"] / result[f"ours_{field}"]
     result["memory_ratio"] = result["ours_peak_mb"] / result["peer_peak_mb"]
     return {name: round(value, 3) for name, value in result.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", choices=["trl"], default="trl")
+    parser.add_argument("--peer", choices=("trl", "grpo"), default="trl", help="trl's GRPOTrainer, or ours")
     parser.add_argument("--workload", choices=list(WORKLOADS), default="chat")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
+    parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
-    answers = measure(args.workload, args.dtype, args.repeats, args.threads)
-    print_json(
-        {
-            "workload": args.workload,
-            "dtype": args.dtype,
-            "peer": f"trl {trl.__version__}",
-            **summary(answers),
-            **machine_info(),
-        }
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(args.workload).save_pretrained(folder)
+        common = (folder, WORKLOADS[args.workload], args.dtype, NUM_GENERATIONS, args.repeats + 1)
+        kinds = {"ours": args.algorithm, "peer": args.peer}
+        makers = {side: partial(make_trainer, kind, *common) for side, kind in kinds.items()}
+        answers = contest(makers, args.repeats, args.threads)
+    if args.peer == "grpo":
+        check_completions(answers)
+    peer = f"trl {trl.__version__}" if args.peer == "trl" else "minimind_hf GRPO"
+    chosen = {"workload": args.workload, "dtype": args.dtype, "algorithm": args.algorithm, "peer": peer}
+    print_json({**chosen, **summary(answers), **machine_info()})
 
 
 if __name__ == "__main__":

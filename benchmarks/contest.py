@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainers in processes of their own, which make a step each in turn.
+
+So the memory of each can be told apart, and they share whatever else the machine does.
+"""
+
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+Answer = dict[str, Any]
+Maker = Callable[[str, "Phases"], Trainer]
+
+
+class Phases(dict):
+    """What the parts of a step took, by name, and whatever else the step is to answer with."""
+
+    def time(self, name: str, function: Callable) -> Callable:
+        """Returns the function with its seconds added up under a name."""
+
+        def run(*args, **kwargs):
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self[name] = self.get(name, 0.0) + time.perf_counter() - start
+
+        return run
+
+
+class StepClock(TrainerCallback):
+    """Makes a step when told to, and answers with its seconds, its phases, and the peak memory so far."""
+
+    def __init__(self, connection: Connection, phases: Phases):
+        self.connection = connection
+        self.phases = phases
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._wait()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step, cpu = time.perf_counter() - self.start, time.process_time() - self.cpu_start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.connection.send({"step": step, "cpu": cpu, "peak_mb": peak, **self.phases})
+        self._wait()
+
+    def _wait(self):
+        self.connection.recv()
+        self.phases.clear()
+        self.start, self.cpu_start = time.perf_counter(), time.process_time()
+
+
+def contest(makers: dict[str, Maker], repeats: int, threads: int) -> dict[str, list[Answer]]:
+    """Lets each side make a step to warm up, then `repeats` of them, all sides in turn.
+
+    Args:
+        makers (`dict[str, Callable]`): By side; called in its process with an output folder and the phases, returns a
+            trainer of `repeats + 1` steps.
+        repeats (`int`), threads (`int`): How many steps are counted, and by how many threads.
+
+    Returns:
+        `dict[str, list[dict]]`: By side, what each counted step answered.
+    """
+    context = multiprocessing.get_context("spawn")
+    ends, processes = {}, []
+    for side, maker in makers.items():
+        ends[side], other = context.Pipe()
+        processes.append(context.Process(target=_serve, args=(other, maker, threads), daemon=True))
+        processes[-1].start()
+        other.close()  # so that a side that dies ends the contest with an EOFError
+    answers: dict[str, list[Answer]] = {side: [] for side in makers}
+    for step in range(repeats + 1):
+        for side, end in ends.items():
+            end.send("go")
+            answer = end.recv()
+            if step:
+                answers[side].append(answer)
+    for end in ends.values():
+        end.send("done")
+    for process in processes:
+        process.join()
+    return answers
+
+
+def _serve(connection: Connection, maker: Maker, threads: int) -> None:
+    torch.set_num_threads(threads)
+    phases = Phases()
+    with tempfile.TemporaryDirectory() as output_dir:
+        trainer = maker(output_dir, phases)
+        trainer.add_callback(StepClock(connection, phases))
+        trainer.train()

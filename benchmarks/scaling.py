@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seconds and memory of one step as groups and prompts grow.
+
+    python benchmarks/scaling.py --algorithm grpo
+
+MiniMind of hidden 512 x 8 layers, 2 prompts, completions of 64 tokens: G from 2 to 32 completions at prompts of 128
+tokens, then prompts from 64 to 2048 tokens at G = 6. Each setting runs in a process of its own.
+
+The tokens that have to be computed are those of each prompt once and those of its completions, `2 x (prompt + G x
+completion)`. Beside the seconds of each setting stands `growth`: how much longer its step takes than the smallest of
+its row, over how many more tokens it has. 1 is proportional to the tokens, below is better. The last line is one JSON
+object; `worst_growth` is the largest of all.
+"""
+
+import argparse
+import tempfile
+from functools import partial
+
+import torch
+from common import DTYPES, NUM_PROMPTS, Workload, machine_info, make_model, median, print_json
+from contest import contest
+from step_time import make_trainer
+
+COMPLETION_LENGTH = 64
+GROUP_SIZES = (2, 4, 8, 16, 32)
+PROMPT_LENGTHS = (64, 128, 256, 512, 1024, 2048)
+ROWS = {
+    "num_generations": [(128, size) for size in GROUP_SIZES],
+    "prompt_length": [(length, 6) for length in PROMPT_LENGTHS],
+}
+
+
+def measure(folder: str, prompt_length: int, num_generations: int, args: argparse.Namespace) -> dict[str, float]:
+    shape = Workload(512, 8, prompt_length, COMPLETION_LENGTH)
+    maker = partial(make_trainer, args.algorithm, folder, shape, args.dtype, num_generations, args.repeats + 1)
+    (steps,) = contest({"ours": maker}, args.repeats, args.threads).values()
+    return {
+        "prompt_length": prompt_length,
+        "num_generations": num_generations,
+        "tokens": NUM_PROMPTS * (prompt_length + num_generations * COMPLETION_LENGTH),
+        "seconds": round(median([step["step"] for step in steps]), 3),
+        "peak_mb": round(max(step["peak_mb"] for step in steps)),
+    }
+
+
+def add_growth(settings: list[dict[str, float]]) -> None:
+    first = settings[0]
+    for setting in settings:
+        longer, more = (setting[name] / first[name] for name in ("seconds", "tokens"))
+        setting["growth"] = round(longer / more, 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    args = parser.parse_args()
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        make_model("chat").save_pretrained(folder)
+        for name, settings in ROWS.items():
+            rows[name] = [measure(folder, *setting, args) for setting in settings]
+            add_growth(rows[name])
+            for setting in rows[name]:
+                print("  ".join(f"{key} {value}" for key, value in setting.items()), flush=True)
+    worst = max(setting["growth"] for row in rows.values() for setting in row)
+    print_json({"algorithm": args.algorithm, "dtype": args.dtype, "worst_growth": worst, **rows, **machine_info()})
+
+
+if __name__ == "__main__":
+    main()
