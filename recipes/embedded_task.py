@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations_with_replacement, islice, repeat
+from itertools import chain, combinations_with_replacement, islice, repeat, takewhile
 from pathlib import Path
 
 import datasets
@@ -38,7 +38,7 @@ from transformers import (
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
 
 TEMPERATURE = 0.8
-MAX_COMPLETION_LENGTH = 36  # a worked solution takes at most 27 tokens
+MAX_COMPLETION_LENGTH = 36  # a worked solution takes at most 28 tokens
 NUM_HELD_OUT = 512
 SAMPLES_PER_SUM = 2  # with 512 sums, an accuracy's standard error is below 2 points
 
@@ -73,11 +73,11 @@ class Sum:
 
     @property
     def steps(self) -> list[str]:
-        """The columns from the right. The carry is added in a step of its own, so that both look up the same table."""
+        """The columns from the right. A carry is added in a step of its own, so that all look up the same table."""
         (tens_a, ones_a), (tens_b, ones_b) = divmod(self.a, 10), divmod(self.b, 10)
         ones, tens = ones_a + ones_b, tens_a + tens_b
-        carry = ones // 10
-        return [f"{ones_a}+{ones_b}={ones}", f"{tens_a}+{tens_b}+{carry}={tens}+{carry}={tens + carry}"]
+        carry = [f"{tens}+1={tens + 1}"] if ones >= 10 else []
+        return [f"{ones_a}+{ones_b}={ones}", f"{tens_a}+{tens_b}={tens}", *carry]
 
     @property
     def solution(self) -> str:
@@ -114,15 +114,14 @@ def correct_answer(completions: list, answer: list[str], **columns) -> list[floa
 
 
 def correct_steps(completions: list, steps: list[list[str]], **columns) -> list[float]:
-    """The share of right steps in the thinking; 0 for more or fewer of them than there should be."""
+    """A point for every step of the thinking up to the first wrong one. Sums with a carry are worth one more."""
     thoughts = [completion[0]["content"].split("</think>")[0].split() for completion in completions]
-    return [_share_of_equals(*pair) for pair in zip(thoughts, steps, strict=True)]
+    return [float(_equal_at_start(*pair)) for pair in zip(thoughts, steps, strict=True)]
 
 
-def _share_of_equals(found: list[str], expected: list[str]) -> float:
-    if len(found) != len(expected):
-        return 0.0
-    return sum(mine == right for mine, right in zip(found, expected, strict=True)) / len(expected)
+def _equal_at_start(found: list[str], expected: list[str]) -> int:
+    pairs = zip(found, expected, strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 REWARDS = [correct_answer, correct_steps]

@@ -28,17 +28,20 @@ from trl import get_peft_config
 
 from minimind_hf import PPOConfig, PPOTrainer
 
-# So small a model takes a thousand times the learning rate of a real one, and next to no anchor to where it started.
+# So small a model takes a thousand times the learning rates of a real one, and next to no anchor to where it started.
+# Its values have a long way to go, from 0 to the rewards of 3 and 4, so one rollout may move them by 1.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/ppo",
-    "max_steps": 600,
-    "per_device_train_batch_size": 256,
-    "mini_batch_size": 128,
+    "max_steps": 400,
+    "per_device_train_batch_size": 128,
+    "mini_batch_size": 64,
     "ppo_update_iters": 2,
-    "learning_rate": 2e-4,
+    "learning_rate": 4e-4,
     "critic_learning_rate": 1e-3,
+    "adam_beta2": 0.98,
     "warmup_steps": 10,
     "kl_coef": 0.001,
+    "cliprange_value": 1.0,
     "temperature": TEMPERATURE,
     "thinking_ratio": 1.0,
     "max_completion_length": MAX_COMPLETION_LENGTH,

@@ -46,9 +46,9 @@ def test_each_step_of_each_solution_is_true():
 @pytest.mark.parametrize(
     ("a", "b", "solution"),
     [
-        (12, 34, "2+4=6\n1+3+0=4+0=4\n</think>\n\n46"),
-        (47, 85, "7+5=12\n4+8+1=12+1=13\n</think>\n\n132"),
-        (90, 10, "0+0=0\n9+1+0=10+0=10\n</think>\n\n100"),
+        (12, 34, "2+4=6\n1+3=4\n</think>\n\n46"),
+        (47, 85, "7+5=12\n4+8=12\n12+1=13\n</think>\n\n132"),
+        (90, 10, "0+0=0\n9+1=10\n</think>\n\n100"),
     ],
 )
 def test_solution(a, b, solution):
@@ -58,8 +58,8 @@ def test_solution(a, b, solution):
 def test_the_answer_follows_from_the_steps():
     train, _ = split_sums()
     for problem in train:
-        ones, tens = (step.rsplit("=", 1)[1] for step in problem.steps)
-        assert tens + ones[-1] == problem.answer
+        results = [step.rsplit("=", 1)[1] for step in problem.steps]
+        assert results[-1] + results[0][-1] == problem.answer
 
 
 def test_rewards_of_a_right_and_of_wrong_completions():
@@ -67,7 +67,8 @@ def test_rewards_of_a_right_and_of_wrong_completions():
     texts = [
         right,
         right.replace("132", "133"),  # wrong answer, right steps
-        right.replace("7+5=12", "7+5=11"),  # one wrong step, right answer
+        right.replace("4+8=12", "4+8=11"),  # the second step is wrong, the answer right
+        right.replace("7+5=12", "7+5=11"),  # the first one
         "132",  # no thinking
         right + "</think>",  # closed twice
         right.replace("132", "132 or so"),
@@ -75,18 +76,18 @@ def test_rewards_of_a_right_and_of_wrong_completions():
         "",
     ]
     completions = [completion(text) for text in texts]
-    answers = correct_answer(completions=completions, answer=["132"] * 8, prompts=None)
-    steps = correct_steps(completions=completions, steps=[Sum(47, 85).steps] * 8, prompts=None)
-    assert answers == [1, 0, 1, 0, 0, 0, 1, 0]
-    assert steps == [1, 1, 0.5, 0, 1, 1, 0, 0]
+    answers = correct_answer(completions=completions, answer=["132"] * 9, prompts=None)
+    steps = correct_steps(completions=completions, steps=[Sum(47, 85).steps] * 9, prompts=None)
+    assert answers == [1, 0, 1, 1, 0, 0, 0, 1, 0]
+    assert steps == [3, 3, 1, 0, 0, 3, 3, 1, 0]
 
 
 def test_tokenizer_has_minimind_ids_and_single_digits(tokenizer):
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
     assert tokenizer.convert_ids_to_tokens([0, 1, 2]) == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    ids = tokenizer("<think>\n4+8+1=12+1=13\n</think>\n\n132<|im_end|>")["input_ids"]
-    assert [token for token in tokenizer.convert_ids_to_tokens(ids) if token.isdigit()] == list("48112113" + "132")
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>\n4+8+1=12+1=13\n</think>\n\n132"
+    ids = tokenizer("<think>\n4+8=12\n12+1=13\n</think>\n\n132<|im_end|>")["input_ids"]
+    assert [token for token in tokenizer.convert_ids_to_tokens(ids) if token.isdigit()] == list("481212113132")
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>\n4+8=12\n12+1=13\n</think>\n\n132"
 
 
 def test_any_text_survives_the_tokenizer(tokenizer):
