@@ -8,29 +8,32 @@ own forward, everything that wraps the model (DDP, DeepSpeed, FSDP, peft) works 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-LOGITS_PER_CHUNK = 2**22  # 16 MiB in float32
+LOGITS_PER_CHUNK = 2**23  # 32 MiB in float32
+ROWS_PER_TILE = 64  # of 6400 logits, 1.6 MiB: several passes over them read the cache instead of memory
 
 
 class _SelectedLogps(torch.autograd.Function):
-    """`log_softmax(logits / temperature)[target]` and the entropy, keeping one copy of the logits for the backward.
+    """`log_softmax(logits / temperature)[target]` and the entropy, keeping the probabilities for the backward.
 
-    logits (`(R, V)`, float32 or wider; consumed), targets (`(R,)`) -> `(R,)`, `(R,)`, the latter with a gradient if
-    asked for.
+    logits (`(R, V)`, float32 or wider), targets (`(R,)`) -> `(R,)`, `(R,)`, the latter with a gradient if asked for.
     """
 
     @staticmethod
     def forward(ctx, logits, targets, temperature, entropy_gradient):
-        logits = logits.div_(temperature) if not logits.requires_grad else logits / temperature
-        log_normalizer = logits.logsumexp(dim=-1)
-        logps = logits.gather(1, targets[:, None]).squeeze(1) - log_normalizer
-        probabilities = (logits - log_normalizer[:, None]).exp_()
-        entropy = log_normalizer - torch.linalg.vecdot(probabilities, logits)
-        ctx.save_for_backward(probabilities, targets, entropy)
+        probabilities = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        rows = ROWS_PER_TILE if logits.device.type == "cpu" else len(logits)
+        kept = repeat(None) if probabilities is None else probabilities.split(rows)
+        tiles = zip(logits.split(rows), targets.split(rows), kept, strict=False)
+        scored = [_score_tile(*tile, temperature) for tile in tiles]
+        logps, entropy = (torch.cat(parts) for parts in zip(*scored, strict=True))
+        if probabilities is not None:
+            ctx.save_for_backward(probabilities, targets, entropy)
         ctx.temperature = temperature
         ctx.entropy_gradient = entropy_gradient
         if not entropy_gradient:
@@ -41,14 +44,28 @@ class _SelectedLogps(torch.autograd.Function):
     def backward(ctx, grad, grad_entropy):
         probabilities, targets, entropy = ctx.saved_tensors
         scaled = grad / ctx.temperature
-        grad_logits = probabilities * -scaled[:, None]
-        grad_logits.scatter_add_(1, targets[:, None], scaled[:, None])
+        slope = None
         if ctx.entropy_gradient:
             # dH / dz = -p * (log p + H); a probability that has underflowed takes no part.
             logps = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log_()
             slope = logps.add_(entropy[:, None]).mul_(probabilities)
+        grad_logits = probabilities.mul_(-scaled[:, None])  # in their place: nobody needs them any more
+        grad_logits.scatter_add_(1, targets[:, None], scaled[:, None])
+        if slope is not None:
             grad_logits.sub_(slope.mul_((grad_entropy / ctx.temperature)[:, None]))
         return grad_logits, None, None, None
+
+
+def _score_tile(
+    logits: Tensor, targets: Tensor, probabilities: Tensor | None, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities and entropies of some rows, and writes their probabilities where they are kept."""
+    logits = logits / temperature
+    probabilities = torch.softmax(logits, dim=-1, out=probabilities)
+    # The logarithm of the sum, from the likeliest token: its probability is at least 1 / V, so nothing is lost.
+    log_normalizer = logits.amax(dim=-1) - probabilities.amax(dim=-1).log_()
+    logps = logits.gather(1, targets[:, None]).squeeze(1) - log_normalizer
+    return logps, log_normalizer - torch.linalg.vecdot(probabilities, logits)
 
 
 def _score_chunk(
