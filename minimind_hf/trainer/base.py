@@ -341,8 +341,12 @@ class RLTrainer(Trainer):
             {"input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)}
         )
 
+    def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
+        """Cuts a micro-batch into what is computed at a time."""
+        return split_by_tokens(batch, self.args.max_tokens_per_microbatch)
+
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
-        *parts, last = split_by_tokens(inputs, self.args.max_tokens_per_microbatch)
+        *parts, last = self._parts(inputs)
         synchronizes = self.accelerator.sync_gradients
         with self._metrics.phase("update"):
             losses = []

@@ -5,6 +5,7 @@ Completions of one prompt stay together where the budget allows, so that the pro
 gradients of the parts add up to those of the whole, since the denominator is that of the optimizer step.
 """
 
+import math
 from itertools import groupby
 
 import torch
@@ -12,14 +13,19 @@ import torch
 from .experience import MicroBatch
 from .mini_batches import select_rows
 
+# On a CPU, larger matrices than those of so many tokens are multiplied no faster, but take more memory.
+CPU_TOKENS = 1024
 
-def split_by_tokens(batch: MicroBatch, max_tokens: int | None) -> list[MicroBatch]:
+
+def split_by_tokens(batch: MicroBatch, max_tokens: int | None, whole_groups: bool = False) -> list[MicroBatch]:
     """Splits a padded micro-batch into parts of at most `max_tokens` real tokens, a prompt counted once per part.
 
     Args:
         batch (`dict[str, Tensor]`): Padded, rows of one prompt next to each other.
         max_tokens (`int`, *optional*): The budget; unset, the batch stays whole. A completion that alone exceeds it
             makes a part of its own.
+        whole_groups (`bool`): Whether all completions of a prompt stay together even where they exceed the budget, so
+            that no prompt is computed twice.
 
     Returns:
         `list[dict[str, Tensor]]`: The parts, without columns that are padding in all their rows, and each with
@@ -30,12 +36,13 @@ def split_by_tokens(batch: MicroBatch, max_tokens: int | None) -> list[MicroBatc
         return [batch]
     prompts = batch["prompt_mask"].sum(dim=1).tolist()
     completions = batch["completion_mask"].sum(dim=1).tolist()
-    units = _units(batch["group_ids"].tolist(), prompts, completions, max_tokens)
+    largest_unit = math.inf if whole_groups else max_tokens
+    units = _units(batch["group_ids"].tolist(), prompts, completions, largest_unit)
     parts = _balanced(units, max_tokens)
     return [_part(batch, sorted(rows)) for rows in parts]
 
 
-def _units(groups: list[int], prompts: list[int], completions: list[int], max_tokens: int) -> list[tuple[int, list]]:
+def _units(groups: list[int], prompts: list[int], completions: list[int], max_tokens: float) -> list[tuple[int, list]]:
     """Cuts groups into `(tokens, rows)` that fit the budget, in order."""
     units = []
     for _, members in groupby(range(len(groups)), key=groups.__getitem__):

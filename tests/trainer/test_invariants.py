@@ -7,7 +7,9 @@ import pytest
 import torch
 from tiny import ScriptedEngine, make_llama, make_policy, make_prompts
 
+from minimind_hf import GRPOTrainer
 from minimind_hf.algorithms import k3
+from minimind_hf.trainer import grpo
 from minimind_hf.trainer.metrics import Metrics
 from minimind_hf.trainer.token_budget import split_by_tokens
 
@@ -207,6 +209,36 @@ def test_parts_keep_to_the_budget_and_hold_every_completion_once(make_trainer):
     assert max(sizes) <= 40
     assert len(parts) <= 2 * sum(sizes) / 40  # no more parts than a fair packing needs
     assert split_by_tokens(batch, None) == [batch]
+
+
+def test_whole_groups_stay_together_beyond_the_budget(make_trainer):
+    trainer = make_trainer(per_device_train_batch_size=24)
+    (batch,) = trainer._micro_batches(collect(trainer, count=6), Metrics())
+    parts = split_by_tokens(batch, 1, whole_groups=True)
+    assert [part["group_ids"].tolist() for part in parts] == [[number] * 4 for number in range(6)]
+    (whole,) = split_by_tokens(batch, 10_000, whole_groups=True)
+    torch.testing.assert_close(whole["completion_ids"], batch["completion_ids"])
+
+
+def test_a_cpu_computes_group_by_group_unasked_with_the_same_result(make_trainer, monkeypatch):
+    def trained_and_passes(tokens):
+        monkeypatch.setattr(grpo, "CPU_TOKENS", tokens)
+        passes = []
+        scores = GRPOTrainer._scores
+
+        def counted(self, model, batch, **options):
+            passes.append(len(batch["group_ids"]))
+            return scores(self, model, batch, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GRPOTrainer, "_scores", counted)
+            return trained(make_trainer, per_device_train_batch_size=16, beta=0.0), passes
+
+    whole, passes = trained_and_passes(10_000)
+    assert set(passes) == {16}
+    split, passes = trained_and_passes(1)
+    assert set(passes) == {4}
+    torch.testing.assert_close(split, whole, atol=1e-6, rtol=0)
 
 
 def test_router_loss_of_parts_weighs_as_one_micro_batch(make_trainer):
