@@ -112,3 +112,25 @@ class ScriptedEngine(RolloutEngine):
             )
         reason = "length" if truncated else "stop"
         return Rollout(ids, scores.logps[0].tolist(), reason, weights_version=self.version)
+
+
+def skip_deepspeed_shared_memory() -> None:
+    """DeepSpeed would build its own exchange between processes of a CPU, which takes a minute; gloo does it too."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def run_fsdp_on_cpu() -> None:
+    """accelerate shards by FSDP where it finds several GPUs; let it take several processes of a CPU for that."""
+    from accelerate.state import AcceleratorState, DistributedType, PartialState
+
+    original = AcceleratorState.__init__
+
+    def initialize(self, *args, **kwargs):
+        shared = PartialState()
+        if shared.distributed_type == DistributedType.MULTI_CPU:
+            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        original(self, *args, **kwargs)
+
+    AcceleratorState.__init__ = initialize

@@ -47,14 +47,13 @@ def score_completions(
     return shared_prompt_scores(model, packed, temperature, with_aux_loss, entropy_gradient)
 
 
-def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool, can_run: bool) -> tuple[str, str | None]:
+def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tuple[str, str | None]:
     """Prepares a model for the requested layout if it can have it.
 
     Args:
         requested (`str`): `"shared_prompt"` or `"padded"`.
-        model: The policy, before anything but peft wraps it.
+        model: The policy with whole weights, before anything but peft wraps it.
         with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
-        can_run (`bool`): Whether the model can be tried now (under ZeRO-3 its weights are not whole yet).
 
     Returns:
         `(layout, reason)`: The layout to use, and why it is not the requested one if it is not.
@@ -64,7 +63,7 @@ def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool, can_run
     reason = _structural_reason(model, with_aux_loss)
     if reason is None:
         attach(model)
-        reason = _difference(model) if can_run else None
+        reason = _difference(model)
         if reason is not None:
             detach(model)
     return ("shared_prompt", None) if reason is None else ("padded", reason)

@@ -58,6 +58,7 @@ class ActorCritic(nn.Module):
         self.values_layout = choose_values_layout(layout, critic, attaches=not self.shares_base)
         blocks = {*(unwrap(policy)._no_split_modules or []), *(critic._no_split_modules or [])}
         self._no_split_modules = sorted(blocks)
+        self.saves_memory = self.shares_base  # see `_values`
         self._checkpointing: dict = {}
         self._checkpointing_options: dict = {}
 
@@ -92,7 +93,7 @@ class ActorCritic(nn.Module):
         return output
 
     def _values(self, batch: dict[str, Tensor]) -> Tensor:
-        lean = self.shares_base and self.training and torch.is_grad_enabled() and not self.is_gradient_checkpointing
+        lean = self.saves_memory and self.training and torch.is_grad_enabled() and not self.is_gradient_checkpointing
         if not lean:
             return completion_values(self.critic, batch, self.values_layout)
         # Who shares the base is short of memory: the critic's activations are not kept beside the policy's, but

@@ -29,10 +29,8 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
-from trl.models.utils import unwrap_model_for_generation
 
 from ..algorithms import total_rewards
 from ..data import check_tokenizer
@@ -42,6 +40,7 @@ from ..forward.signature import unwrap
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, SamplingParams, check_rollouts
 from .card import model_card
+from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, print_debug
 from .config import RLConfig
 from .experience import Experience, MicroBatch
@@ -58,12 +57,13 @@ from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .reward_notes import RewardNotes
+from .rollout_weights import RolloutWeights
 from .run_callback import RunCallback
+from .sharding import check_mode, whole_weights, without_copies
 from .token_budget import split_by_tokens
 
 logger = logging.get_logger(__name__)
 
-ROLLOUT_STATE = "rollout_state_{rank}.pt"
 _EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
 
 
@@ -111,7 +111,7 @@ class RLTrainer(Trainer):
         self._vocab_size = policy.get_input_embeddings().num_embeddings
         self._router_loss_coefficient = router_loss_coefficient(policy, args)
         self.layout = self._prepare_forward(policy, args)
-        self._reference = Reference(policy, args, fresh_adapters) if self._kl_weight(args) > 0 else None
+        self._reference = Reference(policy, fresh_adapters) if self._kl_weight(args) > 0 else None
 
         super().__init__(
             model=self._trained_model(policy, args),
@@ -123,6 +123,8 @@ class RLTrainer(Trainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        check_mode(self.accelerator)
+        self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
         if self._reference is not None:
             self._reference.prepare(self.accelerator)
         self._scorer.to(self.accelerator.device)
@@ -141,6 +143,7 @@ class RLTrainer(Trainer):
         )
         self._checkpoint_to_resume: str | None = None
         self._nothing_to_learn = False
+        self._skipping: bool | None = None  # whether the update that is due is skipped, once that is decided
 
     def _default_args(self, model: str | PreTrainedModel) -> RLConfig:
         return self.config_class(output_dir=default_output_dir(model, type(self).__name__))
@@ -149,8 +152,8 @@ class RLTrainer(Trainer):
         """Gives the policy the fast paths that it can have, and returns the layout to score completions in."""
         if args.device.type == "cpu":
             use_onednn(policy)
-        whole = not is_deepspeed_zero3_enabled()
-        layout, reason = choose_layout(args.forward_layout, policy, self._router_loss_coefficient > 0, whole)
+        with whole_weights(policy):
+            layout, reason = choose_layout(args.forward_layout, policy, self._router_loss_coefficient > 0)
         if reason is not None:
             logger.warning(
                 "%s is trained in the padded layout, which is slower, not in shared_prompt: %s.",
@@ -224,8 +227,8 @@ class RLTrainer(Trainer):
 
     def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
         sampling = SamplingParams(self.args.max_completion_length, self.args.temperature, self._eos_token_ids, seed)
-        with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model:
-            self._engine.sync_weights(self._policy_of(model), self.state.global_step)
+        with self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy:
+            self._engine.sync_weights(policy, self.state.global_step)
             rollouts = self._engine.generate(prompt_ids, num_generations, sampling)
         check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self._engine)
         return rollouts
@@ -305,11 +308,20 @@ class RLTrainer(Trainer):
             micro_batches.append(self._buffer.popleft())
         denominator = self.accelerator.reduce(self._loss_denominator(micro_batches), reduction="sum")
         self._nothing_to_learn = denominator.item() == 0
+        self._skipping = None
         return micro_batches, denominator
 
     def _skips_update(self) -> bool:
-        """Whether the optimizer step that is due leaves everything as it is; asked once per step, by all processes."""
+        """Whether the update that is due leaves everything as it is; decided once per step, by all processes."""
+        if self._skipping is None:
+            self._skipping = self._decide_to_skip()
+        return self._skipping
+
+    def _decide_to_skip(self) -> bool:
         return self._nothing_to_learn
+
+    def _clip_in_engine(self) -> None:
+        """Clips where DeepSpeed updates within the backward pass; unless overridden, it clips by itself."""
 
     def _fill_buffer(self, numbers: list[int]) -> None:
         seed = self._seed(self._rollouts_made)
@@ -356,6 +368,15 @@ class RLTrainer(Trainer):
                     losses.append(super().training_step(model, part, num_items_in_batch))
             self.accelerator.gradient_state._set_sync_gradients(synchronizes)
             return sum(losses, start=super().training_step(model, last, num_items_in_batch))
+
+    def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
+        budget = self.args.max_tokens_per_microbatch
+        parts = split_by_tokens(batch, budget)
+        if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            return parts
+        # Every pass is the work of all processes there, so they need equally many.
+        count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
+        return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
 
     def compute_loss(
         self,
@@ -404,6 +425,9 @@ class RLTrainer(Trainer):
                 self._completions.flush(self.accelerator, self.state.global_step)
         super().log(logs, start_time)
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, without_copies(self.policy, state_dict))
+
     def create_model_card(
         self,
         language: str | list[str] | None = None,
@@ -434,8 +458,12 @@ class RLTrainer(Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves, with the random states, what of the experience is still to be trained on."""
         super()._save_rng_state(output_dir)
-        state = {"rollouts_made": self._rollouts_made, "buffer": list(self._buffer)}
-        torch.save(state, Path(output_dir) / ROLLOUT_STATE.format(rank=self.args.process_index))
+        save_rollout_state(output_dir, self.args, self._rollouts_made, self._buffer)
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None):
+        if resume_from_checkpoint is not None:
+            check_resumable(resume_from_checkpoint, self.args, self.is_deepspeed_enabled)
+        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -444,16 +472,8 @@ class RLTrainer(Trainer):
         if checkpoint is None:
             return
         self._checkpoint_to_resume = checkpoint
-        path = Path(checkpoint) / ROLLOUT_STATE.format(rank=self.args.process_index)
-        if not path.exists():
-            raise FileNotFoundError(
-                f"{path} is missing, so the run cannot go on exactly where it stopped. It is written with every "
-                "checkpoint of this trainer unless save_only_model is set, one per process. Start from this "
-                "folder as a model instead (--model_name_or_path), or resume from another checkpoint."
-            )
-        state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
-        self._rollouts_made = state["rollouts_made"]
-        self._buffer.extend(state["buffer"])
+        self._rollouts_made, buffer = load_rollout_state(checkpoint, self.args)
+        self._buffer.extend(buffer)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restores the random states once, before the first rollout after a resume."""

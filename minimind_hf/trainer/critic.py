@@ -22,6 +22,7 @@ from trl.trainer.utils import disable_dropout_in_model
 from ..forward.signature import unwrap
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, BorrowedTrunk, belongs_to
 from .config import PPOConfig
+from .sharding import loading_whole, whole_weights
 from .weights import check_complete, load_adapter
 
 logger = logging.get_logger(__name__)
@@ -99,13 +100,15 @@ def load_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: str 
 
 
 def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
-    base = copy.deepcopy(policy).merge_and_unload() if is_peft_model(policy) else policy
-    critic = AutoModelForTokenClassification.from_config(
-        _critic_config(base.config, args), dtype=base.dtype, trust_remote_code=args.trust_remote_code
-    )
-    _same_trunk(critic, base)
-    critic.base_model.load_state_dict(base.base_model.state_dict())
-    _start_head(critic)
+    with whole_weights(policy):
+        base = copy.deepcopy(policy).merge_and_unload() if is_peft_model(policy) else policy
+        critic = AutoModelForTokenClassification.from_config(
+            _critic_config(base.config, args), dtype=base.dtype, trust_remote_code=args.trust_remote_code
+        )
+        _same_trunk(critic, base)
+        with whole_weights(critic, changed=True):
+            critic.base_model.load_state_dict(base.base_model.state_dict())
+            _start_head(critic, args.seed)
     logger.warning(_only_the_head_is_new(critic, f"the weights of the policy ({type(base).__name__})"))
     return critic.to(base.device)
 
@@ -115,7 +118,7 @@ def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
     policy.add_adapter(CRITIC_ADAPTER, config)
     _copy_adapter(policy, POLICY_ADAPTER, CRITIC_ADAPTER)
     critic = _head_on_shared_base(policy, args)
-    _start_head(critic)
+    _start_head(critic, args.seed)
     source = "the policy's frozen base with an adapter of its own, which starts like the policy's"
     logger.warning(_only_the_head_is_new(critic, source))
     return critic
@@ -148,7 +151,8 @@ def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig
     head = {name for name, _ in critic.named_parameters() if not name.startswith(f"{critic.base_model_prefix}.")}
     missing = set(info["missing_keys"])
     if missing == head:
-        _start_head(critic)
+        with whole_weights(critic, changed=True):
+            _start_head(critic, args.seed)
         logger.warning(_only_the_head_is_new(critic, f"the weights of {source}"))
     else:
         check_complete(source, missing, [], info["mismatched_keys"])
@@ -182,7 +186,7 @@ def _critic_config(config: PreTrainedConfig, args: PPOConfig) -> PreTrainedConfi
 def _head_on_shared_base(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
     base = policy.get_base_model()
     config = _critic_config(base.config, args)
-    with torch.device("meta"):
+    with loading_whole(args), torch.device("meta"):
         critic = AutoModelForTokenClassification.from_config(
             config, dtype=base.dtype, trust_remote_code=args.trust_remote_code
         )
@@ -201,10 +205,15 @@ def _same_trunk(critic: PreTrainedModel, base: PreTrainedModel) -> None:
         )
 
 
-def _start_head(critic: PreTrainedModel) -> None:
-    """Starts near the value 0, so that the first advantages are those of the rewards and not of a random head."""
+def _start_head(critic: PreTrainedModel, seed: int) -> None:
+    """Starts near the value 0, so that the first advantages are those of the rewards and not of a random head.
+
+    It is a function of the seed alone: making a critic takes other random numbers under ZeRO-3 than elsewhere.
+    """
     (head,) = [module for _, module in _own_modules(critic) if isinstance(module, nn.Linear)]
-    nn.init.normal_(head.weight, std=1 / (head.in_features + 1))
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(head.weight.shape, generator=generator) / (head.in_features + 1)
+    head.weight.data.copy_(weight)
     if head.bias is not None:
         nn.init.zeros_(head.bias)
 

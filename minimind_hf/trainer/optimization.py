@@ -3,25 +3,10 @@
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 CRITIC_GROUP = "critic"
-
-
-def check_distributed_mode(accelerator: Accelerator) -> None:
-    """Refuses the modes that shard the weights of policy and critic.
-
-    Raises:
-        ValueError: Naming the mode and what to use instead.
-    """
-    kind = accelerator.distributed_type
-    if kind in (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM):
-        raise ValueError(
-            f"PPOTrainer does not run under {kind.value} yet: rollouts need the policy's whole weights out of a model "
-            "that also holds the critic, and the gradients of the two are clipped each by itself. Use one process or "
-            "DDP; adapters (peft_config) keep the memory of policy, critic and reference near that of one model."
-        )
 
 
 def group_by_model(optimizer: torch.optim.Optimizer, critic: list[nn.Parameter], learning_rate: float) -> None:
@@ -55,4 +40,5 @@ def learning_rate_of(optimizer: torch.optim.Optimizer, model: str) -> float | No
 def clip_by_model(accelerator: Accelerator, models: tuple[list[nn.Parameter], ...], max_norm: float) -> list[Tensor]:
     """Clips the gradients of each model to `max_norm` and returns their norms before."""
     accelerator.unscale_gradients()
-    return [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in models]
+    norms = [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in models]
+    return [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]

@@ -15,6 +15,7 @@ from trl.trainer.utils import create_model_from_path, disable_dropout_in_model, 
 
 from ..forward.signature import forward_arguments, unwrap
 from .config import RLConfig
+from .sharding import whole_weights
 
 REFERENCE_ADAPTER = "ref"
 
@@ -113,14 +114,14 @@ class Reference:
     of the adapters that of ones which were trained before.
     """
 
-    def __init__(self, policy: PreTrainedModel, args: RLConfig, fresh_adapters: bool):
+    def __init__(self, policy: PreTrainedModel, fresh_adapters: bool):
         self._adapter = None
         self._model = None
         if is_peft_model(policy):
             if not fresh_adapters:
                 self._adapter = _add_reference_adapter(policy)
         else:
-            self._model = _frozen_copy(policy, args)
+            self._model = _frozen_copy(policy)
 
     @property
     def model(self) -> PreTrainedModel | None:
@@ -153,19 +154,8 @@ class Reference:
             policy.train(was_training)
 
 
-def _frozen_copy(policy: PreTrainedModel, args: RLConfig) -> PreTrainedModel:
-    plugin = args.deepspeed_plugin
-    if plugin is not None and plugin.zero_stage == 3:
-        # The policy's weights are already sharded over the processes and cannot be copied as they are.
-        init_kwargs = {
-            "dtype": policy.dtype,
-            "trust_remote_code": args.trust_remote_code,
-            **(args.model_init_kwargs or {}),
-        }
-        reference = create_model_from_path(
-            policy.config._name_or_path, architecture=AutoModelForCausalLM, **init_kwargs
-        )
-    else:
+def _frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
+    with whole_weights(policy):
         reference = copy.deepcopy(policy)
     return reference.eval().requires_grad_(False)
 

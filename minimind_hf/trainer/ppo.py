@@ -27,10 +27,12 @@ from .actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dro
 from .base import RLTrainer
 from .config import PPOConfig
 from .critic import load_critic
+from .engine_step import clip_engine_gradients
 from .experience import Experience, MicroBatch, split_experience
 from .metrics import Metrics, token_sum
 from .mini_batches import mini_batch_rows, put_rows, select_rows
-from .optimization import CRITIC_GROUP, check_distributed_mode, clip_by_model, group_by_model, learning_rate_of
+from .optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
+from .sharding import shards_weights, whole_weights, without_copies
 
 SKIPPED: MicroBatch = {}  # stands in the buffer for a micro-batch that an early stop passes over
 
@@ -55,19 +57,26 @@ class PPOTrainer(RLTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        check_distributed_mode(self.accelerator)
+        if shards_weights(self.accelerator):
+            self._actor_critic.saves_memory = False  # recomputing would gather sharded weights in a backward pass
         self._step_kl = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)  # sum and tokens
         self._step_is_skipped = False
         self._critic_learning_rate: float | None = None
         self._keeps_forward = False
         self._kept_output: ActorCriticOutput | None = None
+        self._norms: list[Tensor] | None = None  # of the gradients, where DeepSpeed updates within the backward pass
+        plugin = self.accelerator.state.deepspeed_plugin
+        if plugin is not None:
+            plugin.deepspeed_config["gradient_clipping"] = 0.0  # it would clip both models as one
 
     @staticmethod
     def _kl_weight(args: PPOConfig) -> float:
         return args.kl_coef
 
     def _trained_model(self, policy: PreTrainedModel, args: PPOConfig) -> ActorCritic:
-        model = ActorCritic(policy, load_critic(policy, args), self.layout)
+        critic = load_critic(policy, args)
+        with whole_weights(policy, critic):
+            model = ActorCritic(policy, critic, self.layout)
         if args.device.type == "cpu":
             use_onednn(model)
         return model
@@ -130,10 +139,12 @@ class PPOTrainer(RLTrainer):
 
         Nothing has moved in between, so it would compute the same once more; unless it is random, split into parts,
         or one of several that are accumulated (DDP must know before a pass whether its gradients are exchanged).
+        DeepSpeed and FSDP2 want a pass to be followed by its backward.
         """
         args = self.args
         in_one_piece = args.gradient_accumulation_steps == 1 and args.max_tokens_per_microbatch is None
-        return in_one_piece and not has_dropout(self._actor_critic)
+        is_free = not (self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        return in_one_piece and is_free and not has_dropout(self._actor_critic)
 
     def _values(self, batch: MicroBatch) -> Tensor:
         model = self.model_wrapped
@@ -240,7 +251,7 @@ class PPOTrainer(RLTrainer):
             return torch.zeros((), device=self.accelerator.device)
         return super().training_step(model, inputs, num_items_in_batch)
 
-    def _skips_update(self) -> bool:
+    def _decide_to_skip(self) -> bool:
         """Whether the policy is further from where it sampled than allowed, averaged over the tokens of all processes.
 
         Then neither this update nor any other on this rollout is made: what is left of it in the buffer is replaced.
@@ -250,7 +261,7 @@ class PPOTrainer(RLTrainer):
         self._metrics.add_mean("early_stopped", float(stops), 1)
         if stops:
             self._buffer = deque(SKIPPED for _ in self._buffer)
-        return stops or super()._skips_update()
+        return stops or super()._decide_to_skip()
 
     def _is_too_far(self) -> bool:
         if self.args.early_stop_kl is None:
@@ -272,15 +283,24 @@ class PPOTrainer(RLTrainer):
     def _actor_critic(self) -> ActorCritic:
         return self.accelerator.unwrap_model(self.model)
 
-    def _clip_grad_norm(self, model: nn.Module, max_norm: float | None = None) -> Tensor:
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor | None:
         """Clips each model by itself, and returns the norm of the policy's gradients."""
-        models = self._actor_critic.parameters_by_model()
-        norm, critic_norm = clip_by_model(self.accelerator, models, max_norm or self.args.max_grad_norm)
+        norms, self._norms = self._norms, None
+        if self.is_deepspeed_enabled and norms is None:
+            return None  # a step that was skipped as a whole
+        norm, critic_norm = norms or clip_by_model(self.accelerator, *self._clipping())
         self._metrics.add_mean("critic_grad_norm", critic_norm.detach(), 1)
         return norm
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
-        return self._clip_grad_norm(model, float("inf")) if grad_norm is None else grad_norm
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor | None:
+        return self._clip_grad_norm(model) if grad_norm is None else grad_norm
+
+    def _clip_in_engine(self) -> None:
+        stage = self.accelerator.state.deepspeed_plugin.zero_stage
+        self._norms = clip_engine_gradients(*self._clipping(), stage)
+
+    def _clipping(self) -> tuple[tuple[list[nn.Parameter], ...], float]:
+        return self._actor_critic.parameters_by_model(), self.args.max_grad_norm or float("inf")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._critic_learning_rate is not None:
@@ -296,13 +316,19 @@ class PPOTrainer(RLTrainer):
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
-        self._actor_critic.save_pretrained(folder, state_dict)
+        self._actor_critic.save_pretrained(folder, without_copies(self._actor_critic, state_dict))
         for each in (folder, folder / CRITIC_FOLDER):
             self.processing_class.save_pretrained(each)
         torch.save(self.args, folder / TRAINING_ARGS_NAME)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self.is_fsdp_enabled:  # from the sharded state that lies beside the models
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
         self._actor_critic.load_saved(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            super()._load_best_model()
+            return
         self._actor_critic.load_saved(self.state.best_model_checkpoint)

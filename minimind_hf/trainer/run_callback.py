@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback
 
+from .engine_step import guard_step
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ class RunCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer._metrics = Metrics(step=state.global_step)
+        if self.trainer.is_deepspeed_enabled:
+            guard_step(self.trainer.deepspeed, self.trainer._clip_in_engine, self.trainer._skips_update)
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         epoch = int(state.epoch or 0)

@@ -17,7 +17,9 @@ from .mini_batches import select_rows
 CPU_TOKENS = 1024
 
 
-def split_by_tokens(batch: MicroBatch, max_tokens: int | None, whole_groups: bool = False) -> list[MicroBatch]:
+def split_by_tokens(
+    batch: MicroBatch, max_tokens: int | None, whole_groups: bool = False, at_least: int = 1
+) -> list[MicroBatch]:
     """Splits a padded micro-batch into parts of at most `max_tokens` real tokens, a prompt counted once per part.
 
     Args:
@@ -26,6 +28,7 @@ def split_by_tokens(batch: MicroBatch, max_tokens: int | None, whole_groups: boo
             makes a part of its own.
         whole_groups (`bool`): Whether all completions of a prompt stay together even where they exceed the budget, so
             that no prompt is computed twice.
+        at_least (`int`): Parts to make though fewer would do; no more than rows.
 
     Returns:
         `list[dict[str, Tensor]]`: The parts, without columns that are padding in all their rows, and each with
@@ -38,8 +41,8 @@ def split_by_tokens(batch: MicroBatch, max_tokens: int | None, whole_groups: boo
     completions = batch["completion_mask"].sum(dim=1).tolist()
     largest_unit = math.inf if whole_groups else max_tokens
     units = _units(batch["group_ids"].tolist(), prompts, completions, largest_unit)
-    parts = _balanced(units, max_tokens)
-    return [_part(batch, sorted(rows)) for rows in parts]
+    parts = _split_further(_balanced(units, max_tokens), at_least)
+    return [_part(batch, rows) for rows in parts]
 
 
 def _units(groups: list[int], prompts: list[int], completions: list[int], max_tokens: float) -> list[tuple[int, list]]:
@@ -71,6 +74,17 @@ def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[
         if max(loads) <= max_tokens or count == len(units):
             return [rows for rows in parts if rows]
     return [rows for _, rows in units]
+
+
+def _split_further(parts: list[list[int]], count: int) -> list[list[int]]:
+    """Halves the parts of most rows until there are `count`; what fitted the budget still does."""
+    parts = [sorted(rows) for rows in parts]
+    while len(parts) < count:
+        longest = max(parts, key=len)
+        parts.remove(longest)
+        half = len(longest) // 2
+        parts += [longest[:half], longest[half:]]
+    return parts
 
 
 def _part(batch: MicroBatch, rows: list[int]) -> MicroBatch:

@@ -124,7 +124,7 @@ def test_shared_prompt_equals_padded(name, batch):
     model, batch = MODELS[name](), BATCHES[batch]()
     with_aux_loss = name == "moe"
     plain, expected, mask = gradients(model, batch, "padded", with_aux_loss)
-    assert choose_layout("shared_prompt", model, with_aux_loss, can_run=True) == ("shared_prompt", None)
+    assert choose_layout("shared_prompt", model, with_aux_loss) == ("shared_prompt", None)
     shared, found, _ = gradients(model, batch, "shared_prompt", with_aux_loss)
     torch.testing.assert_close(shared.logps[mask], plain.logps[mask], atol=1e-5, rtol=0)
     torch.testing.assert_close(shared.entropy[mask], plain.entropy[mask], atol=1e-5, rtol=0)
@@ -141,7 +141,7 @@ def test_shared_prompt_equals_padded(name, batch):
 def test_equal_to_1e_9_in_float64():
     model, batch = make_policy().double(), ragged_batch()
     plain, expected, mask = gradients(model, batch, "padded")
-    choose_layout("shared_prompt", model, False, can_run=True)
+    choose_layout("shared_prompt", model, False)
     shared, found, _ = gradients(model, batch, "shared_prompt")
     # Rotary angles, norms and the softmax of attention are float32 in transformers, which bounds what can be equal.
     torch.testing.assert_close(shared.logps[mask], plain.logps[mask], atol=2e-6, rtol=0)
@@ -153,7 +153,7 @@ def test_the_model_goes_on_as_before_outside_the_layout():
     ids = torch.tensor([random_ids(1, low=9, high=9)[0]])
     model = make_policy()
     before = model(ids).logits
-    choose_layout("shared_prompt", model, False, can_run=True)
+    choose_layout("shared_prompt", model, False)
     score_completions(model, ragged_batch(), 0.8, "shared_prompt")
     assert torch.equal(model(ids).logits, before)
     expected = make_policy().generate(ids, max_new_tokens=8, do_sample=False)
@@ -174,7 +174,7 @@ def test_every_prompt_is_computed_once_and_nothing_is_padded():
 
 def test_chunks_of_the_head_change_nothing(monkeypatch):
     model, batch = make_policy(), ragged_batch()
-    choose_layout("shared_prompt", model, False, can_run=True)
+    choose_layout("shared_prompt", model, False)
     whole, expected, mask = gradients(model, batch, "shared_prompt")
     monkeypatch.setattr(scoring_head, "LOGITS_PER_CHUNK", 3 * 259)
     chunked, found, _ = gradients(model, batch, "shared_prompt")
@@ -202,7 +202,7 @@ def test_models_that_cannot_fall_back_with_a_reason(name):
 
         make = lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2))  # noqa: E731
     model = seeded(make)
-    layout, why = choose_layout("shared_prompt", model, with_aux_loss, can_run=True)
+    layout, why = choose_layout("shared_prompt", model, with_aux_loss)
     assert layout == "padded" and reason in why
     score_completions(model, ragged_batch(), 0.8, layout)
 
@@ -218,21 +218,21 @@ def test_a_model_whose_logits_are_changed_after_the_head_is_found_out():
 
     model = make_llama()
     model.__class__ = Capped
-    layout, why = choose_layout("shared_prompt", model, False, can_run=True)
+    layout, why = choose_layout("shared_prompt", model, False)
     assert layout == "padded" and "differ" in why
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_padded_is_kept_when_asked_for():
     model = make_policy()
-    assert choose_layout("padded", model, False, can_run=True) == ("padded", None)
+    assert choose_layout("padded", model, False) == ("padded", None)
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_gpt2_runs_in_the_layout_that_is_chosen_for_it():
     model, batch = seeded(make_gpt2), ragged_batch()
     plain, expected, mask = gradients(model, batch, "padded")
-    layout, _ = choose_layout("shared_prompt", model, False, can_run=True)
+    layout, _ = choose_layout("shared_prompt", model, False)
     scores, found, _ = gradients(model, batch, layout)
     torch.testing.assert_close(scores.logps[mask], plain.logps[mask], atol=1e-5, rtol=0)
 
@@ -243,7 +243,7 @@ def test_onednn_and_layout_together_survive_a_copy():
     model, batch = make_policy(), ragged_batch()
     plain, expected, mask = gradients(model, batch, "padded")
     use_onednn(model)
-    choose_layout("shared_prompt", model, False, can_run=True)
+    choose_layout("shared_prompt", model, False)
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in model.parameters():

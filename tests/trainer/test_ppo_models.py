@@ -3,17 +3,14 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate.utils import DistributedType
 from ppo_tools import SETTINGS, copied, log_of, lora, make_trainer
 from tiny import make_llama, make_policy, make_prompts, share_of_a
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
 
 from minimind_hf import PPOConfig, PPOTrainer
-from minimind_hf.trainer.optimization import check_distributed_mode
 
 LOGGED = {
     "approx_kl",
@@ -252,10 +249,3 @@ def test_defaults_are_those_of_the_design(tmp_path):
         "micro_batches_per_rollout": 8,
     }
     assert {name: getattr(config, name) for name in expected} == expected
-
-
-@pytest.mark.parametrize("kind", [DistributedType.DEEPSPEED, DistributedType.FSDP])
-def test_modes_that_shard_weights_are_refused(kind):
-    with pytest.raises(ValueError, match=f"does not run under {kind.value} yet.*DDP"):
-        check_distributed_mode(SimpleNamespace(distributed_type=kind))
-    check_distributed_mode(SimpleNamespace(distributed_type=DistributedType.MULTI_GPU))

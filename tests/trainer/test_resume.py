@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import make_policy, make_prompts
 
-from minimind_hf.trainer.base import ROLLOUT_STATE
+from minimind_hf.trainer.checkpoints import ROLLOUT_STATE
 
 SHAPES = {
     "one rollout a step": {},

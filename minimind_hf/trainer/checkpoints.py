@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint holds beyond the Trainer's: the rollouts that are still to be trained on, of every process.
+
+With as many processes as before, a run goes on bit for bit. With another number the completions of the interrupted
+rollout cannot be dealt out as they were, so they are drawn again by the resumed policy; everything else goes on.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import TrainingArguments
+from transformers.utils import logging
+
+from .experience import MicroBatch
+
+logger = logging.get_logger(__name__)
+
+ROLLOUT_STATE = "rollout_state_{rank}.pt"
+
+
+def save_rollout_state(
+    folder: str | Path, args: TrainingArguments, rollouts_made: int, buffer: Sequence[MicroBatch]
+) -> None:
+    """Saves what of this process's experience is not used up."""
+    state = {"world_size": args.world_size, "rollouts_made": rollouts_made, "buffer": list(buffer)}
+    torch.save(state, _path(folder, args.process_index))
+
+
+def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int, list[MicroBatch]]:
+    """Loads it again.
+
+    Returns:
+        `(rollouts_made, buffer)`: The buffer is empty if the checkpoint is of another number of processes.
+
+    Raises:
+        FileNotFoundError: If the checkpoint holds no such state.
+    """
+    world_size = world_size_of(folder)
+    if world_size != args.world_size:
+        logger.warning(
+            "%s was written by %d processes and goes on in %d: the rollout that it interrupted is drawn again, so the "
+            "run is as good as the one that was stopped, but not the same bit for bit.",
+            folder,
+            world_size,
+            args.world_size,
+        )
+        return _load(folder, 0)["rollouts_made"], []
+    state = _load(folder, args.process_index)
+    on_device = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in state["buffer"]]
+    return state["rollouts_made"], on_device
+
+
+def world_size_of(folder: str | Path) -> int:
+    """Returns how many processes wrote a checkpoint."""
+    return _load(folder, 0)["world_size"]
+
+
+def check_resumable(folder: str | Path, args: TrainingArguments, uses_deepspeed: bool) -> None:
+    """Refuses, before anything is loaded, what DeepSpeed cannot resume.
+
+    Raises:
+        ValueError: If the optimizer state of the checkpoint is in as many parts as there were processes, and now there
+            are more or fewer.
+    """
+    if uses_deepspeed and world_size_of(folder) != args.world_size:
+        raise ValueError(
+            f"{folder} was written by {world_size_of(folder)} processes under DeepSpeed, which keeps the optimizer "
+            f"state in as many parts and cannot load it into {args.world_size}. Resume with "
+            f"{world_size_of(folder)} processes, or start from the folder as a model (--model_name_or_path); under "
+            "DDP and FSDP2 the number may change."
+        )
+
+
+def _load(folder: str | Path, rank: int) -> dict:
+    path = _path(folder, rank)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing, so the run cannot go on exactly where it stopped. It is written with every "
+            "checkpoint of this trainer unless save_only_model is set, one per process. Start from this "
+            "folder as a model instead (--model_name_or_path), or resume from another checkpoint."
+        )
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _path(folder: str | Path, rank: int) -> Path:
+    return Path(folder) / ROLLOUT_STATE.format(rank=rank)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes between backward and update when DeepSpeed does both: clipping by model, and updates that are skipped.
+
+accelerate calls the engine's `step` at the end of the last backward of an optimizer step, before the Trainer could
+clip or decide. So the step itself is guarded.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import all_reduce
+
+
+def guard_step(engine: Any, clip: Callable[[], None], skips: Callable[[], bool]) -> None:
+    """Makes the engine clip and ask before it updates.
+
+    Args:
+        engine (`DeepSpeedEngine`): Guarded once, however often this is called.
+        clip (`Callable`): Clips the gradients in place.
+        skips (`Callable`): Says, in all processes alike, whether this update leaves everything as it is.
+    """
+    if hasattr(engine.step, "guarded"):
+        return
+    step = engine.step
+
+    def guarded_step(*args: Any, **kwargs: Any) -> None:
+        clip()
+        if skips():
+            with _holding_still(engine):
+                step(*args, **kwargs)
+        else:
+            step(*args, **kwargs)
+
+    guarded_step.guarded = True
+    engine.step = guarded_step
+
+
+@contextmanager
+def _holding_still(engine: Any) -> Iterator[None]:
+    """DeepSpeed drops the gradients as after any step, but the optimizer inside moves neither weights nor momentum."""
+    inner = engine.optimizer.optimizer
+    inner.step = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        del inner.step
+
+
+@torch.no_grad()
+def clip_engine_gradients(models: tuple[list[nn.Parameter], ...], max_norm: float, stage: int) -> list[Tensor]:
+    """Clips the gradients of each model alone where ZeRO holds them in parts; every process calls it.
+
+    Args:
+        models: Trainable parameters by model.
+        max_norm (`float`): Of each; infinite to only measure.
+        stage (`int`): Of ZeRO.
+
+    Returns:
+        `list[Tensor]`: The norms before.
+    """
+    return [_clip(parameters, max_norm, stage) for parameters in models]
+
+
+def _clip(parameters: list[nn.Parameter], max_norm: float, stage: int) -> Tensor:
+    from deepspeed.utils import safe_get_full_grad, safe_get_local_grad, safe_set_full_grad, safe_set_local_grad
+
+    in_parts = stage == 3
+    get, put = (safe_get_local_grad, safe_set_local_grad) if in_parts else (safe_get_full_grad, safe_set_full_grad)
+    gradients = [(parameter, get(parameter)) for parameter in parameters]
+    gradients = [(parameter, gradient) for parameter, gradient in gradients if gradient is not None]
+    squared = torch.stack([gradient.double().square().sum() for _, gradient in gradients]).sum()
+    if in_parts:
+        all_reduce(squared)
+    norm = squared.sqrt().float()
+    if norm > max_norm:
+        scale = max_norm / (norm + 1e-6)
+        for parameter, gradient in gradients:
+            put(parameter, gradient * scale)
+    return norm

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy as a rollout engine needs it: an ordinary module with whole weights, gathered once per rollout.
+
+One process, DDP, ZeRO-1 and ZeRO-2 hold it already. ZeRO-3 gathers the policy's weights in place and takes its hooks
+off meanwhile. FSDP2 modules cannot be called by one process without the others, so there an unwrapped twin of the
+policy, which owns no weights between rollouts, borrows the gathered ones.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from trl.models.utils import add_hooks, remove_hooks
+
+from .sharding import is_zero3
+
+# What activation checkpointing and compilation put into the names of parameters
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+class RolloutWeights:
+    """Made before the policy is wrapped for training.
+
+    Args:
+        policy (`PreTrainedModel` or `PeftModel`): Not yet wrapped.
+        accelerator: Of the trainer.
+    """
+
+    def __init__(self, policy: nn.Module, accelerator: Accelerator):
+        self._is_zero3 = is_zero3(accelerator)
+        self._twin = _weightless(policy) if accelerator.distributed_type == DistributedType.FSDP else None
+
+    @contextmanager
+    def gathered(self, wrapped: nn.Module, policy: nn.Module) -> Iterator[nn.Module]:
+        """Yields the policy with whole weights; every process enters it.
+
+        Args:
+            wrapped (`nn.Module`): What is trained, as accelerate wrapped it.
+            policy (`nn.Module`): The policy in it.
+        """
+        if self._twin is not None:
+            with _lent(self._twin, policy):
+                yield self._twin
+        elif self._is_zero3:
+            with _gathered_in_place(wrapped, policy):
+                yield policy
+        else:
+            yield policy
+
+
+def _weightless(policy: nn.Module) -> nn.Module:
+    """A copy whose parameters are empty; parameters that are one (tied embeddings) stay one."""
+    empty = {
+        id(parameter): nn.Parameter(parameter.data.new_empty(0), requires_grad=False)
+        for parameter in policy.parameters()
+    }
+    return copy.deepcopy(policy, empty).eval()
+
+
+@contextmanager
+def _lent(twin: nn.Module, policy: nn.Module) -> Iterator[None]:
+    sharded = {_plain_name(name): parameter for name, parameter in policy.named_parameters()}
+    borrowers = dict(twin.named_parameters())
+    for name, parameter in borrowers.items():
+        parameter.data = _whole(sharded[name].detach())
+    for buffer in twin.buffers():
+        buffer.data = buffer.data.to(next(iter(borrowers.values())).device)
+    try:
+        yield
+    finally:
+        for parameter in borrowers.values():
+            parameter.data = parameter.data.new_empty(0)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _plain_name(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+@contextmanager
+def _gathered_in_place(engine: nn.Module, policy: nn.Module) -> Iterator[None]:
+    import deepspeed
+
+    hooked = isinstance(engine, deepspeed.DeepSpeedEngine)  # not before training, in a first evaluation
+    with deepspeed.zero.GatheredParameters(list(policy.parameters())), torch.no_grad():
+        if hooked:
+            remove_hooks(engine)
+        try:
+            yield
+        finally:
+            if hooked:
+                add_hooks(engine)

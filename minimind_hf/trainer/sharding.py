@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that several processes hold in parts: which modes the trainers run in, and how to see weights whole.
+
+Under ZeRO-3 weights are in parts from the moment they are loaded, under FSDP2 from the moment that the trainer wraps
+the model. Copies (reference, critic) are made before the wrapping, from whole weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from transformers import TrainingArguments
+from transformers.integrations import is_deepspeed_zero3_enabled, unset_hf_deepspeed_config
+from transformers.integrations.deepspeed import set_hf_deepspeed_config
+
+SUPPORTED = (
+    DistributedType.NO,
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.DEEPSPEED,
+    DistributedType.FSDP,
+)
+
+
+def check_mode(accelerator: Accelerator) -> None:
+    """Refuses the modes that the trainers are not made for.
+
+    Raises:
+        ValueError: Naming the mode and what to use instead.
+    """
+    kind = accelerator.distributed_type
+    if kind not in SUPPORTED:
+        raise ValueError(
+            f"The trainers run in one process, under DDP, DeepSpeed ZeRO and FSDP2, not under {kind.value}. Choose "
+            "one of the files in accelerate_configs/."
+        )
+    if kind != DistributedType.FSDP:
+        return
+    plugin = accelerator.state.fsdp_plugin
+    if not accelerator.is_fsdp2:
+        raise ValueError(
+            f"fsdp_version is {plugin.fsdp_version}, whose wrapped weights cannot be gathered for a rollout. Set "
+            "fsdp_version: 2, as in accelerate_configs/fsdp2.yaml."
+        )
+    if plugin.cpu_ram_efficient_loading:
+        raise ValueError(
+            "fsdp_cpu_ram_efficient_loading leaves the weights of every process but the first empty until they are "
+            "sharded, while reference and critic are copied from them before. Set it to false, as in "
+            "accelerate_configs/fsdp2.yaml."
+        )
+
+
+def is_zero3(accelerator: Accelerator) -> bool:
+    return accelerator.distributed_type == DistributedType.DEEPSPEED and (
+        accelerator.state.deepspeed_plugin.zero_stage == 3
+    )
+
+
+def shards_weights(accelerator: Accelerator) -> bool:
+    """Whether a process holds only its part of the weights, so that a forward pass is the work of all."""
+    return accelerator.distributed_type == DistributedType.FSDP or is_zero3(accelerator)
+
+
+def whole_weights(*models: nn.Module, changed: bool = False) -> AbstractContextManager:
+    """Gathers the weights of models that ZeRO-3 has sharded while loading them; every process enters it.
+
+    Args:
+        models: As loaded, not yet wrapped for training. Those that are not sharded stay as they are.
+        changed (`bool`): Spread the weights of the first process at the end, instead of dropping what was gathered.
+    """
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0 if changed else None)
+
+
+@contextmanager
+def loading_whole(args: TrainingArguments) -> Iterator[None]:
+    """Models that are made inside are not sharded at once under ZeRO-3."""
+    if not is_deepspeed_zero3_enabled():
+        yield
+        return
+    config = getattr(args, "hf_deepspeed_config", None) or args.deepspeed_plugin.dschf
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(config)
+
+
+def without_copies(model: nn.Module, weights: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+    """Drops weights that are another one's (tied embeddings) from gathered ones, where nothing else says so.
+
+    Args:
+        model (`nn.Module`): The unwrapped model.
+        weights (`dict[str, Tensor]`, *optional*): By the names of its `state_dict`.
+    """
+    if weights is None:
+        return None
+    own = {name for name, _ in model.named_parameters()}
+    copies = {name for name, _ in model.named_parameters(remove_duplicate=False)} - own
+    return {name: tensor for name, tensor in weights.items() if name not in copies}

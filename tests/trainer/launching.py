@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts workers in several processes as users do, by `accelerate launch`; whatever hangs ends in an error."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CONFIGS = HERE.parents[1] / "accelerate_configs"
+
+
+def launch(worker: str, *arguments: str, config: str = "ddp", timeout: int = 500) -> subprocess.CompletedProcess:
+    """Runs a worker of this folder by a file of accelerate_configs/.
+
+    Args:
+        worker (`str`): Name of its file.
+        arguments: Its arguments.
+        config (`str`): Name of the config, without its ending.
+        timeout (`int`): Seconds after which all its processes are killed and `subprocess.TimeoutExpired` is raised.
+    """
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / f"{config}.yaml")]
+    command += ["--main_process_port", str(free_port()), str(HERE / worker), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
+    started = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        output, errors = started.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, 9)
+        raise
+    return subprocess.CompletedProcess(command, started.returncode, output, errors)
+
+
+def cause(done: subprocess.CompletedProcess) -> str:
+    """The end of what the processes themselves wrote about an error."""
+    own = [line for line in done.stderr.splitlines() if line.startswith("[rank")]
+    return "\n".join(own[-60:]) or done.stderr[-3000:]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each of two processes runs in test_modes.py, started by `accelerate launch` with a file of accelerate_configs/.
+
+Does all trainings in one launch and writes, for each, what mode really ran and what was logged.
+"""
+
+import faulthandler
+import json
+import os
+import sys
+from pathlib import Path
+
+from accelerate.state import AcceleratorState
+from mode_runs import RESUMED, RUNS, run
+from tiny import run_fsdp_on_cpu, skip_deepspeed_shared_memory
+
+
+def result_of(trainer) -> dict:
+    accelerator = trainer.accelerator
+    plugin = accelerator.state.deepspeed_plugin
+    return {
+        "distributed_type": accelerator.distributed_type.value,
+        "world_size": trainer.args.world_size,
+        "wrapped": [kind.__name__ for kind in type(trainer.model_wrapped).__mro__],
+        "zero_stage": plugin.zero_stage if plugin else None,
+        "log": trainer.state.log_history,
+    }
+
+
+def main(folder: Path, names: list[str]) -> None:
+    for name in names or [*RUNS, *(f"{name}_resumed" for name in RESUMED)]:
+        AcceleratorState._reset_state()  # the settings of one run would stay those of the next
+        original = name.removesuffix("_resumed")
+        checkpoint = folder / original / RESUMED[original] if name != original else None
+        trainer = run(original, folder / name, processes=2, checkpoint=checkpoint)
+        (folder / f"{name}_{trainer.args.process_index}.json").write_text(json.dumps(result_of(trainer)))
+    trainer.end()
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(300)  # where a process hangs, before the test kills it
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        skip_deepspeed_shared_memory()
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        run_fsdp_on_cpu()
+    main(Path(sys.argv[1]), sys.argv[2:])

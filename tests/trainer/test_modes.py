@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GRPO and PPO, all weights and LoRA, in two processes under DDP, ZeRO and FSDP2: as in one process."""
+
+import importlib.util
+import json
+
+import pytest
+import torch
+from launching import cause, launch
+from mode_runs import EXACT, RESUMED, RUNS, run
+from peft import PeftModel
+from safetensors.torch import load_file
+from tiny import make_policy
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# accelerate config: (distributed_type, class that wraps the model, ZeRO stage)
+MODES = {
+    "ddp": ("MULTI_CPU", "DistributedDataParallel", None),
+    "zero1": ("DEEPSPEED", "DeepSpeedEngine", 1),
+    "zero2": ("DEEPSPEED", "DeepSpeedEngine", 2),
+    "zero3": ("DEEPSPEED", "DeepSpeedEngine", 3),
+    "fsdp2": ("FSDP", "FSDPModule", None),
+}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Folder of the runs in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    for name in RUNS:
+        trainer = run(name, folder / name, processes=1)
+        (folder / f"{name}.json").write_text(json.dumps(trainer.state.log_history))
+    return folder
+
+
+def weights(folder):
+    found = {path.relative_to(folder): load_file(path) for path in folder.rglob("*model.safetensors")}
+    return {path: tensors for path, tensors in found.items() if "checkpoint-" not in str(path)}
+
+
+def assert_close(found, expected, tolerance):
+    assert found.keys() == expected.keys()
+    for path, tensors in expected.items():
+        assert found[path].keys() == tensors.keys(), path
+        for name, tensor in tensors.items():
+            assert found[path][name].dtype == torch.float32
+            torch.testing.assert_close(found[path][name], tensor, atol=tolerance, rtol=0, msg=f"{path} {name}")
+
+
+def series(log, name):
+    return [entry[name] for entry in log if name in entry and "loss" in entry]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_processes_equal_one(alone, mode, tmp_path):
+    if mode.startswith("zero") and not importlib.util.find_spec("deepspeed"):
+        pytest.skip("the extra deepspeed is not installed")
+    done = launch("modes_worker.py", str(tmp_path), config=mode)
+    assert done.returncode == 0, cause(done)
+    results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert len(results) == 2 * (len(RUNS) + len(RESUMED))
+
+    kind, wrapper, stage = MODES[mode]
+    for name, result in results.items():
+        assert (result["distributed_type"], result["world_size"], result["zero_stage"]) == (kind, 2, stage), name
+        assert wrapper in result["wrapped"], name
+
+    for name in EXACT:
+        assert_close(weights(tmp_path / name), weights(alone / name), 1e-6)
+        log, expected = results[f"{name}_0"]["log"], json.loads((alone / f"{name}.json").read_text())
+        for metric in ("loss", "reward", "grad_norm", "kl_ref", "critic_grad_norm", "explained_variance"):
+            assert series(log, metric) == pytest.approx(series(expected, metric), abs=1e-4), (name, metric)
+
+    stops = series(json.loads((alone / "ppo_adam.json").read_text()), "early_stopped")
+    assert 0 < sum(stops) < len(stops)
+    assert series(results["ppo_adam_0"]["log"], "early_stopped") == stops
+
+    # Skipped updates, moments of the optimizer, schedule: all come back.
+    for name in RESUMED:
+        assert_close(weights(tmp_path / f"{name}_resumed"), weights(tmp_path / name), 0)
+
+    for name in RUNS:
+        if "lora" in name:
+            PeftModel.from_pretrained(make_policy(), tmp_path / name)
+        else:
+            AutoModelForCausalLM.from_pretrained(tmp_path / name)
+    _, info = AutoModelForTokenClassification.from_pretrained(tmp_path / "ppo" / "critic", output_loading_info=True)
+    assert not any(info[keys] for keys in ("missing_keys", "unexpected_keys", "mismatched_keys"))

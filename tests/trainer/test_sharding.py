@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modes that the trainers refuse by name, and weights that lend and drop what is shared."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from tiny import make_policy, random_ids
+
+from minimind_hf.trainer.rollout_weights import RolloutWeights
+from minimind_hf.trainer.sharding import check_mode, without_copies
+from minimind_hf.trainer.token_budget import split_by_tokens
+
+
+def accelerator(kind, **plugin):
+    state = SimpleNamespace(fsdp_plugin=SimpleNamespace(**plugin), deepspeed_plugin=None)
+    is_fsdp2 = plugin.get("fsdp_version") == 2
+    return SimpleNamespace(distributed_type=kind, state=state, is_fsdp2=is_fsdp2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plugin", "message"),
+    [
+        (DistributedType.MEGATRON_LM, {}, "not under MEGATRON_LM.*accelerate_configs"),
+        (DistributedType.FSDP, {"fsdp_version": 1}, "fsdp_version is 1.*fsdp_version: 2"),
+        (
+            DistributedType.FSDP,
+            {"fsdp_version": 2, "cpu_ram_efficient_loading": True},
+            "fsdp_cpu_ram_efficient_loading.*Set it to false",
+        ),
+    ],
+)
+def test_other_modes_are_refused(kind, plugin, message):
+    with pytest.raises(ValueError, match=message):
+        check_mode(accelerator(kind, **plugin))
+
+
+@pytest.mark.parametrize("kind", [DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.DEEPSPEED])
+def test_modes_that_are_not(kind):
+    check_mode(accelerator(kind))
+    check_mode(accelerator(DistributedType.FSDP, fsdp_version=2, cpu_ram_efficient_loading=False))
+
+
+def test_the_twin_of_a_sharded_policy_owns_no_weights_and_computes_with_lent_ones():
+    policy = make_policy()
+    rollout_weights = RolloutWeights(policy, accelerator(DistributedType.FSDP))
+    twin = rollout_weights._twin
+    assert sum(parameter.numel() for parameter in twin.parameters()) == 0
+    ids = torch.tensor(random_ids(1, low=9, high=9))
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.1)  # it learns
+        with rollout_weights.gathered(policy, policy) as lent:
+            assert lent is twin
+            assert lent.lm_head.weight is lent.model.embed_tokens.weight
+            assert torch.equal(lent(ids).logits, policy(ids).logits)
+    assert sum(parameter.numel() for parameter in twin.parameters()) == 0
+
+
+def test_tied_weights_are_saved_once():
+    policy = make_policy()
+    kept = without_copies(policy, policy.state_dict())
+    assert policy.state_dict().keys() - kept.keys() == {"lm_head.weight"}
+    assert without_copies(policy, None) is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 6])
+def test_a_batch_is_split_into_as_many_parts_as_another_process_needs(count):
+    rows = 6
+    mask = (torch.arange(5) < torch.tensor([[5], [1], [3], [2], [4], [5]])).long()
+    batch = {
+        "prompt_mask": torch.ones(rows, 2, dtype=torch.long),
+        "completion_mask": mask,
+        "group_ids": torch.tensor([0, 0, 0, 1, 1, 1]),
+        "number": torch.arange(rows),
+    }
+    parts = split_by_tokens(batch, 100, at_least=count)
+    assert len(parts) == count
+    assert sorted(torch.cat([part["number"] for part in parts]).tolist()) == list(range(rows))
+    assert sum(part["share"].item() for part in parts) == pytest.approx(1)
