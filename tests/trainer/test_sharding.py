@@ -72,6 +72,7 @@ def test_a_batch_is_split_into_as_many_parts_as_another_process_needs(count):
     batch = {
         "prompt_mask": torch.ones(rows, 2, dtype=torch.long),
         "completion_mask": mask,
+        "loss_mask": mask,
         "group_ids": torch.tensor([0, 0, 0, 1, 1, 1]),
         "number": torch.arange(rows),
     }
