@@ -355,7 +355,13 @@ class RLTrainer(Trainer):
 
     def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
         """Cuts a micro-batch into what is computed at a time."""
-        return split_by_tokens(batch, self.args.max_tokens_per_microbatch)
+        budget = self.args.max_tokens_per_microbatch
+        parts = split_by_tokens(batch, budget)
+        if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            return parts
+        # Every pass is the work of all processes there, so they need equally many.
+        count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
+        return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
 
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
         *parts, last = self._parts(inputs)
@@ -368,15 +374,6 @@ class RLTrainer(Trainer):
                     losses.append(super().training_step(model, part, num_items_in_batch))
             self.accelerator.gradient_state._set_sync_gradients(synchronizes)
             return sum(losses, start=super().training_step(model, last, num_items_in_batch))
-
-    def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
-        budget = self.args.max_tokens_per_microbatch
-        parts = split_by_tokens(batch, budget)
-        if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
-            return parts
-        # Every pass is the work of all processes there, so they need equally many.
-        count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
-        return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
 
     def compute_loss(
         self,
