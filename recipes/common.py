@@ -17,7 +17,9 @@ from trl import ModelConfig, TrlParser, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
 from minimind_hf.trainer.card import model_card
+from minimind_hf.trainer.html_report import write_report
 from minimind_hf.trainer.report import plot_reward_curve
+from minimind_hf.trainer.run_record import STATE_FILE
 
 START_FOLDER = "supervised"  # inside the output folder: where reinforcement learning starts from in the embedded task
 
@@ -104,7 +106,7 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) ->
     if model.model_name_or_path is None and script.dataset_name is None:
         return _embedded_task(script, args, rewards)
     _check_given(script, model, rewards)
-    args.model_init_kwargs = _model_init_kwargs(model) | (args.model_init_kwargs or {})
+    args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
     evaluates = args.eval_strategy != "no"
     return Task(
         model=model.model_name_or_path,
@@ -126,6 +128,11 @@ def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]
         )
     if not rewards:
         raise ValueError("There is no reward. Give one or more, for example --reward_funcs length thinking format.")
+    check_is_folder(path)
+
+
+def check_is_folder(path: str) -> None:
+    """Refuses a .pth file, which is to be converted first."""
     if path.endswith(".pth"):
         raise ValueError(
             f"{path} is a MiniMind checkpoint, not a model folder. Convert it first: "
@@ -133,7 +140,8 @@ def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]
         )
 
 
-def _model_init_kwargs(model: ModelConfig) -> dict[str, Any]:
+def model_init_kwargs(model: ModelConfig) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that the model's flags give."""
     options = {
         "revision": model.model_revision,
         "dtype": model.dtype,
@@ -169,7 +177,7 @@ def _embedded_task(script: ScriptArguments, args: RLConfig, rewards: list[str]) 
 
 
 def finish(trainer: Trainer, task: Task) -> float | None:
-    """Saves model, tokenizer, card and reward curve; every process calls it.
+    """Saves model, tokenizer, card, reward curve and report; every process calls it.
 
     Returns:
         `float`, *optional*: The accuracy of what was saved, on the main process of the embedded task.
@@ -195,6 +203,8 @@ def _write_report(trainer: Trainer, task: Task) -> None:
         plot_reward_curve(trainer.state.log_history, folder / "reward_curve.png", title=folder.resolve().name)
     else:
         print("no reward was logged (see logging_steps), so there is no reward curve", flush=True)
+    trainer.state.save_to_json(str(folder / STATE_FILE))  # with the accuracies that were logged after training
+    write_report(folder)
 
 
 def print_result(trainer: Trainer, algorithm: str, task: Task, accuracy_after: float | None, seconds: float) -> None:

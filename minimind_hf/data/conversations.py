@@ -108,6 +108,28 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
     return ParsedPrompt(messages, tools, dict(_without_none(row.get("chat_template_kwargs") or {})))
 
 
+def parse_messages(value: Any, where: str) -> tuple[Messages, list[dict] | None]:
+    """Checks a whole conversation, answers included, and takes the tool descriptions out of its system message.
+
+    Args:
+        value (`list[dict]`): The messages.
+        where (`str`): Place of the conversation, for error messages (`"row 3: `chosen`"`).
+
+    Returns:
+        `tuple`: The messages and the tools, `None` if there are none.
+
+    Raises:
+        PromptError: If it is no list of messages, or a message is malformed.
+    """
+    if not isinstance(value, list) or not value:
+        raise PromptError(
+            f"{where} is {_excerpt(value)}, expected a list of messages, each "
+            '{"role": "user", "content": "..."}. Correct or remove the row.'
+        )
+    messages = [_parse_message(message, f"{where}[{i}]") for i, message in enumerate(value)]
+    return messages, _take_tools(messages, where)
+
+
 def check_same_kind(parsed: ParsedPrompt, conversational: bool, where: str) -> None:
     """Refuses a data set in which some prompts are strings and others are messages.
 

@@ -6,7 +6,7 @@ Local JSON is read and checked line by line here, so that an error names the lin
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,41 @@ def load_prompts(
     if len(dataset) == 0:
         raise PromptError(f"The split {split!r} of {source!r} is empty. Give a data set with at least one prompt.")
     return dataset if question_column is None else _ask(dataset, question_column)
+
+
+def load_rows(
+    source: str, check: Callable[[dict[str, Any], str], object], *, name: str | None = None, split: str = "train"
+) -> datasets.Dataset:
+    """Loads a data set that holds other things than prompts: texts, whole conversations, preferences.
+
+    Args:
+        source (`str`), name (`str`, *optional*), split (`str`): As for [`load_prompts`].
+        check (`Callable`): Called with each row of a local JSON file and its place; raises if it cannot be used.
+
+    Returns:
+        `datasets.Dataset`: The rows.
+
+    Raises:
+        PromptError: If there is no such file, a line is no JSON object, or the data set is empty.
+    """
+    path = Path(source)
+    if path.suffix in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
+        raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
+    if path.is_file() and path.suffix in _JSON_SUFFIXES:
+        rows = [_checked_object(row, where, check) for where, row in _read_json(path)]
+        dataset = _take_split(_to_dataset(rows, path), split) if rows else []
+    else:
+        dataset = _load_with_datasets(path, source, name, split)
+    if len(dataset) == 0:
+        raise PromptError(f"The split {split!r} of {source!r} is empty. Give a data set with at least one row.")
+    return dataset
+
+
+def _checked_object(row: Any, where: str, check: Callable[[dict[str, Any], str], object]) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
+    check(row, where)
+    return row
 
 
 def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MiniMind's data for what comes before reinforcement learning: texts, conversations and preferences as token ids.
+
+What is learned in a conversation is what the model will have to write itself: of every assistant turn the tokens after
+the generation prompt (the one with thinking opened, if the turn thinks) up to and including the end-of-turn token.
+Nothing is looked for in token ids; a turn is where the chat template says it is, so that any template works that
+renders the beginning of a conversation alike whatever follows. Where trl has such a version of a known template
+(Qwen3's drops earlier thoughts, say), that one is used.
+"""
+
+from collections.abc import Mapping
+from os.path import commonprefix
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from trl.chat_template_utils import get_training_chat_template
+
+from ..rewards.rules import answer_part
+from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
+from .conversations import Messages, PromptError, parse_messages
+
+CONVERSATION_COLUMNS = ("conversations", "messages")
+IGNORED = -100  # transformers' label of a token that is not learned
+
+
+class ConversationRenderer:
+    """Renders whole conversations with a tokenizer's chat template, and says which parts are to be learned.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): A fast tokenizer with a chat template and an EOS token.
+
+    Raises:
+        PromptError: If the tokenizer lacks one of them.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
+        if tokenizer.eos_token is None:
+            raise PromptError(f"The tokenizer {name} has no eos token, which ends a turn. Set `tokenizer.eos_token`.")
+        if not tokenizer.is_fast:
+            raise PromptError(
+                f"The tokenizer {name} does not tell where tokens are in the text. Use its fast version."
+            )
+        self.tokenizer = tokenizer
+        self._template = _training_template(tokenizer) if tokenizer.chat_template else None
+
+    def text(self, messages: Messages, tools: list[dict] | None = None, **template_kwargs: Any) -> str:
+        """The conversation as text."""
+        if self._template is None:
+            raise PromptError(
+                f"The tokenizer {self.tokenizer.name_or_path!r} has no chat template to render conversations. Set "
+                "`tokenizer.chat_template`, or take the tokenizer of the model's instruct version."
+            )
+        return self.tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, chat_template=self._template, **template_kwargs
+        )
+
+    def opening(self, messages: Messages, tools: list[dict] | None, thinking: bool) -> str:
+        """The conversation as text, ready for the assistant to answer."""
+        state = {"open_thinking": thinking, "enable_thinking": thinking}
+        return self.text(messages, tools, add_generation_prompt=True, **state)
+
+    def learned_spans(self, messages: Messages, tools: list[dict] | None, where: str) -> tuple[str, list[range]]:
+        """Renders a conversation.
+
+        Args:
+            messages (`list[dict]`): The conversation.
+            tools (`list[dict]`, *optional*): Its tools.
+            where (`str`): Its place, for error messages.
+
+        Returns:
+            `tuple[str, list[range]]`: The text, and the characters of each assistant turn that are learned.
+
+        Raises:
+            PromptError: If no assistant speaks, or the template renders earlier turns differently once more follow.
+        """
+        whole = self.text(messages, tools)
+        spans = []
+        for index, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            if index == 0:
+                raise PromptError(f"{where}: the assistant speaks first. Begin with a user turn.")
+            so_far = self.text(messages[: index + 1], tools)
+            if not whole.startswith(so_far):
+                raise PromptError(
+                    f"{where}: the chat template renders turn {index} differently once others follow, so that what "
+                    "is learned would not be what is generated. Split the conversation so that each row ends with "
+                    "the turn to learn, or use a template that keeps earlier turns as they are."
+                )
+            before = self.opening(messages[:index], tools, thinks(message))
+            spans.append(range(len(commonprefix([before, so_far])), self._end_of_turn(so_far)))
+        if not spans:
+            roles = [message["role"] for message in messages]
+            raise PromptError(f"{where}: there is no assistant turn to learn, only {roles}. Remove the row.")
+        return whole, spans
+
+    def _end_of_turn(self, text: str) -> int:
+        position = text.rfind(self.tokenizer.eos_token)
+        return len(text) if position < 0 else position + len(self.tokenizer.eos_token)
+
+
+def _training_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    try:
+        return get_training_chat_template(tokenizer) or tokenizer.chat_template
+    except ValueError:  # none of the templates that trl knows
+        return tokenizer.chat_template
+
+
+def thinks(message: Mapping[str, Any]) -> bool:
+    """Whether an assistant's message holds a thought."""
+    thought, separator, _ = message["content"].partition("</think>")
+    return bool(message.get("reasoning_content") or (separator and thought.split("<think>")[-1].strip()))
+
+
+def example_kind(columns: Any) -> str:
+    """Which column holds the examples: `conversations`, `messages` or `text`.
+
+    Raises:
+        PromptError: If there is none of them.
+    """
+    for name in (*CONVERSATION_COLUMNS, "text"):
+        if name in columns:
+            return name
+    raise PromptError(
+        f"The data has neither `conversations` (or `messages`) nor `text`; its columns are {list(columns)}. Rename "
+        "one of them."
+    )
+
+
+def check_example(row: Mapping[str, Any], where: str) -> None:
+    """Refuses a row that supervised training cannot use."""
+    kind = example_kind(row)
+    if kind != "text":
+        parse_messages(row[kind], f"{where}: `{kind}`")
+    elif not isinstance(row["text"], str) or not row["text"]:
+        raise PromptError(f"{where}: `text` is {row['text']!r}, expected a text. Correct or remove the row.")
+
+
+def encode_text(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """A text between BOS and EOS, all of it learned: an example of pretraining."""
+    ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
+    ends = ([tokenizer.bos_token_id], [tokenizer.eos_token_id])
+    before, after = ([token for token in end if token is not None] for end in ends)
+    ids = before + ids + after
+    return {"input_ids": ids, "labels": list(ids)}
+
+
+def encode_conversation(
+    row: Mapping[str, Any],
+    index: int,
+    renderer: ConversationRenderer,
+    column: str = "conversations",
+    system_prompt_ratio: float = 0.0,
+    seed: int = 0,
+) -> dict[str, list[int]]:
+    """A conversation as token ids, with labels where the assistant speaks.
+
+    Args:
+        row (`Mapping`): A row in MiniMind's format.
+        index (`int`): Its number; with `seed` it decides about the system prompt.
+        renderer ([`ConversationRenderer`]): The tokenizer's.
+        column (`str`): Where the messages are.
+        system_prompt_ratio (`float`): Share of the conversations without a system message that are given one.
+        seed (`int`): Of that choice.
+
+    Returns:
+        `dict[str, list[int]]`: `input_ids`, and `labels` that are -100 for all that is not learned.
+    """
+    where = f"row {index}"
+    messages, tools = parse_messages(row[column], f"{where}: `{column}`")
+    choices = prompt_choices(seed, 0, index)
+    if choices.system < system_prompt_ratio and messages[0]["role"] not in ("system", "developer"):
+        messages = [{"role": "system", "content": choices.pick(DEFAULT_SYSTEM_PROMPTS)}, *messages]
+    text, spans = renderer.learned_spans(messages, tools, where)
+    encoded = renderer.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = encoded["input_ids"]
+    learned = [any(start in span for span in spans) for start, _ in encoded["offset_mapping"]]
+    return {"input_ids": ids, "labels": [i if mine else IGNORED for i, mine in zip(ids, learned, strict=True)]}
+
+
+def parse_preference(row: Mapping[str, Any], where: str) -> tuple[Messages, dict, dict, list[dict] | None]:
+    """Reads a preference: a question and two answers.
+
+    Args:
+        row (`Mapping`): `chosen` and `rejected`, each a whole conversation, or what follows a common `prompt`.
+        where (`str`): Its place, for error messages.
+
+    Returns:
+        `tuple`: The messages before the answers, the chosen and the rejected answer, the tools.
+
+    Raises:
+        PromptError: If one of them is missing, no assistant has the last word, or the conversations part earlier.
+    """
+    missing = [name for name in ("chosen", "rejected") if row.get(name) is None]
+    if missing:
+        raise PromptError(f"{where}: `{missing[0]}` is missing; a preference has `chosen` and `rejected`.")
+    prompt = row.get("prompt") or []
+    (chosen, tools), (rejected, _) = (
+        parse_messages([*prompt, *_as_list(row[name], where, name)], f"{where}: `{name}`")
+        for name in ("chosen", "rejected")
+    )
+    if chosen[:-1] != rejected[:-1] or not chosen[:-1]:
+        raise PromptError(
+            f"{where}: `chosen` and `rejected` must be the same conversation up to their last message, the answers to "
+            "compare. Correct or remove the row."
+        )
+    for name, messages in (("chosen", chosen), ("rejected", rejected)):
+        if messages[-1]["role"] != "assistant":
+            raise PromptError(f"{where}: the last message of `{name}` is not the assistant's. Correct the row.")
+    return chosen[:-1], chosen[-1], rejected[-1], tools
+
+
+def _as_list(value: Any, where: str, name: str) -> list:
+    if not isinstance(value, list):
+        raise PromptError(f"{where}: `{name}` is {value!r:.80}, expected a list of messages. Correct the row.")
+    return value
+
+
+def preference_texts(row: Mapping[str, Any], index: int, renderer: ConversationRenderer) -> dict[str, str]:
+    """A preference as the three texts that trl's DPOTrainer takes: `prompt`, `chosen` and `rejected`."""
+    prompt, chosen, rejected, tools = parse_preference(row, f"row {index}")
+    before = renderer.opening(prompt, tools, thinks(chosen) and thinks(rejected))
+    texts = {}
+    for name, answer in (("chosen", chosen), ("rejected", rejected)):
+        whole, spans = renderer.learned_spans([*prompt, answer], tools, f"row {index}: `{name}`")
+        texts[name] = whole[: spans[-1].stop]
+    start = len(commonprefix([before, *texts.values()]))
+    before, bos = before[:start], renderer.tokenizer.bos_token
+    if bos and renderer.tokenizer("", add_special_tokens=True)["input_ids"][:1] == [renderer.tokenizer.bos_token_id]:
+        before = before.removeprefix(bos)  # the trainer's tokenizer adds it
+    return {"prompt": before} | {name: text[start:] for name, text in texts.items()}
+
+
+def preference_ids(
+    row: Mapping[str, Any], index: int, renderer: ConversationRenderer, answer_only: bool = True
+) -> dict[str, list[int]]:
+    """A preference as token ids for trl's RewardTrainer, rendered as [`RewardModel`] renders what it scores.
+
+    Args:
+        row (`Mapping`): As for [`parse_preference`].
+        index (`int`): Its number, for error messages.
+        renderer ([`ConversationRenderer`]): The reward model's tokenizer.
+        answer_only (`bool`): Leave thoughts out, as [`RewardModel`] does by default.
+
+    Returns:
+        `dict[str, list[int]]`: `chosen_ids` and `rejected_ids`.
+    """
+    prompt, chosen, rejected, _ = parse_preference(row, f"row {index}")
+    encoded = {}
+    for name, answer in (("chosen_ids", chosen), ("rejected_ids", rejected)):
+        if answer_only:
+            answer = {"role": "assistant", "content": answer_part(answer["content"])}
+        text = renderer.tokenizer.apply_chat_template([*prompt, answer], tokenize=False)
+        encoded[name] = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+    return encoded

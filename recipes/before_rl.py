@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes before reinforcement learning share: arguments, loading, saving, the last line."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import datasets
+from common import check_is_folder, model_init_kwargs
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from trl import ModelConfig, TrlParser, get_peft_config
+
+from minimind_hf.data.loading import load_rows
+
+
+@dataclass
+class DataArguments:
+    """What to train on."""
+
+    dataset_name: str = field(metadata={"help": "A .jsonl, .json, .parquet or .csv file, a folder, or a hub name."})
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the data set."})
+    dataset_train_split: str = field(default="train", metadata={"help": "Split to train on, e.g. 'train[:1000]'."})
+    eval_dataset_name: str | None = field(
+        default=None, metadata={"help": "Data of evaluations (see eval_strategy). Unset: dataset_name."}
+    )
+    dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on."})
+
+
+class Recipe:
+    """One run of a trl trainer on MiniMind's data, from arguments to the saved folder.
+
+    Args:
+        config_class: Settings of the trainer.
+        arguments (`Sequence[str]`, *optional*): Command line; unset, that of the process.
+        data_class: Arguments about the data.
+    """
+
+    def __init__(
+        self,
+        config_class: type[TrainingArguments],
+        arguments: Sequence[str] | None = None,
+        data_class: type[DataArguments] = DataArguments,
+    ):
+        self._start = time.perf_counter()
+        parser = TrlParser((data_class, config_class, ModelConfig))
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        self.data, self.args, self.model_config = parser.parse_args_and_config(given)
+        if self.model_config.model_name_or_path is None:
+            raise ValueError("There is no model to train. Give one by --model_name_or_path FOLDER.")
+        check_is_folder(self.model_config.model_name_or_path)
+        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            self.model_config.model_name_or_path, trust_remote_code=self._trusts_code
+        )
+
+    @property
+    def _trusts_code(self) -> bool:
+        return bool(getattr(self.args, "trust_remote_code", False))
+
+    def load_model(self, auto_class: Any, **kwargs: Any) -> PreTrainedModel:
+        """The model to start from, as the Auto classes see it."""
+        options = model_init_kwargs(self.model_config) | (self.args.model_init_kwargs or {}) | kwargs
+        options["trust_remote_code"] = self._trusts_code
+        options.setdefault("dtype", "float32")
+        return auto_class.from_pretrained(self.model_config.model_name_or_path, **options)
+
+    def load_data(
+        self,
+        check: Callable[[Mapping[str, Any], str], object],
+        encode: Callable[[datasets.Dataset], datasets.Dataset],
+    ) -> dict[str, datasets.Dataset | None]:
+        """Training and, if the settings ask for evaluations, evaluation data, checked and encoded."""
+        data = self.data
+        sets = {"train_dataset": self._load(data.dataset_name, data.dataset_train_split, check, encode)}
+        if self.args.eval_strategy != "no":
+            source = data.eval_dataset_name or data.dataset_name
+            split = "train" if data.eval_dataset_name else data.dataset_test_split
+            sets["eval_dataset"] = self._load(source, split, check, encode)
+        return sets
+
+    def _load(self, source: str, split: str, check: Callable, encode: Callable) -> datasets.Dataset:
+        return encode(load_rows(source, check, name=self.data.dataset_config, split=split))
+
+    @property
+    def peft_config(self):
+        return get_peft_config(self.model_config)
+
+    def run(self, trainer: Trainer, what: str) -> None:
+        """Trains, saves, and prints one JSON line."""
+        trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
+        trainer.save_model(self.args.output_dir)
+        last = {name: value for log in trainer.state.log_history for name, value in log.items()}
+        if self.args.push_to_hub:
+            trainer.push_to_hub(dataset_name=self.data.dataset_name)
+        trainer.end()
+        if trainer.is_world_process_zero():
+            wanted = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
+            result = {
+                "recipe": what,
+                "steps": trainer.state.global_step,
+                "train_loss": round(trained.training_loss, 4),
+                **{name: round(last[name], 4) for name in wanted if name in last},
+                "seconds": round(time.perf_counter() - self._start, 1),
+                "output_dir": self.args.output_dir,
+            }
+            print(json.dumps(result), flush=True)

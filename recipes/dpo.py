@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preference training of a causal LM on MiniMind's data by trl's DPOTrainer.
+
+    python recipes/dpo.py --model_name_or_path outputs/sft --dataset_name dpo.jsonl --output_dir outputs/dpo
+
+A row has `chosen` and `rejected`, two conversations that differ in their last message alone, or what follows a common
+`prompt`; the system message may bring `tools`. Any setting of trl's DPOConfig may be given by its flag or in the yaml
+file of --config.
+"""
+
+from collections.abc import Sequence
+
+import datasets
+from before_rl import Recipe
+from transformers import AutoModelForCausalLM
+from trl import DPOConfig, DPOTrainer
+
+from minimind_hf.data.supervised import ConversationRenderer, parse_preference, preference_texts
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    recipe = Recipe(DPOConfig, arguments)
+    renderer = ConversationRenderer(recipe.tokenizer)
+
+    def encode(rows: datasets.Dataset) -> datasets.Dataset:
+        return rows.map(
+            lambda row, index: preference_texts(row, index, renderer),
+            with_indices=True,
+            remove_columns=rows.column_names,
+            desc="Rendering",
+        )
+
+    trainer = DPOTrainer(
+        model=recipe.load_model(AutoModelForCausalLM),
+        args=recipe.args,
+        processing_class=recipe.tokenizer,
+        peft_config=recipe.peft_config,
+        **recipe.load_data(parse_preference, encode),
+    )
+    recipe.run(trainer, "dpo")
+
+
+if __name__ == "__main__":
+    main()

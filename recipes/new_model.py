@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes an untrained MiniMind with a tokenizer trained on your texts: where a journey of one's own begins.
+
+    python recipes/new_model.py FOLDER --corpus pretrain.jsonl sft.jsonl --vocab_size 1024
+    python recipes/new_model.py FOLDER --tokenizer path/to/minimind/model --config hidden_size=768 num_hidden_layers=8
+
+The tokenizer is a byte-level BPE with MiniMind's special tokens at MiniMind's ids, digits one by one, and MiniMind's
+conversation format (recipes/journey/chat_template.jinja), tools and thinking included.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from minimind_hf import MiniMindConfig, MiniMindForCausalLM
+from minimind_hf.cli import parse_config_values
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # pad, bos and eos, with MiniMind's ids 0, 1 and 2
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+CHAT_TEMPLATE = Path(__file__).parent / "journey" / "chat_template.jinja"
+ROLES = "system\nuser\nassistant\ntool\n"
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Trains a byte-level BPE.
+
+    Args:
+        texts (`Iterable[str]`): What to learn merges from.
+        vocab_size (`int`): Tokens, special ones and marks included; fewer if the texts give no more.
+
+    Returns:
+        `PreTrainedTokenizerFast`: With MiniMind's special tokens and conversation format.
+
+    Raises:
+        ValueError: If the vocabulary has no room for every byte.
+    """
+    smallest = 256 + len(SPECIAL_TOKENS) + len(MARKS)
+    if vocab_size < smallest:
+        raise ValueError(f"vocab_size is {vocab_size}; bytes, special tokens and marks alone are {smallest}.")
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(MARKS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in MARKS])
+    pad, bos, eos = SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def read_texts(paths: Sequence[Path]) -> Iterator[str]:
+    """Every string value of jsonl files, whatever their format, and the names of the roles."""
+    yield ROLES
+    for path in paths:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                yield from _strings(json.loads(line))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _strings([item for key, item in value.items() if key != "role"])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def make_model(tokenizer: PreTrainedTokenizerBase, seed: int, **config: Any) -> MiniMindForCausalLM:
+    """An untrained MiniMind for a tokenizer; `config` goes to [`MiniMindConfig`]."""
+    torch.manual_seed(seed)
+    ends = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    return MiniMindForCausalLM(MiniMindConfig(vocab_size=len(tokenizer), **ends | config))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Makes an untrained MiniMind and its tokenizer.")
+    parser.add_argument("folder", type=Path)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--corpus", type=Path, nargs="+", help="jsonl files to train a tokenizer on")
+    source.add_argument("--tokenizer", help="folder or hub name of a tokenizer to use as it is")
+    parser.add_argument("--vocab_size", type=int, default=6400)
+    parser.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help="values of MiniMindConfig")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.corpus:
+        tokenizer = train_tokenizer(read_texts(options.corpus), options.vocab_size)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(options.tokenizer)
+    model = make_model(tokenizer, options.seed, **parse_config_values(options.config))
+    model.save_pretrained(options.folder)
+    tokenizer.save_pretrained(options.folder)
+    size = f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens"
+    print(f"wrote {options.folder}: {size}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversations and preferences as token ids: exactly what the model will have to write is learned."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny import make_tokenizer
+
+from minimind_hf.data import PromptError
+from minimind_hf.data.loading import load_rows
+from minimind_hf.data.supervised import (
+    ConversationRenderer,
+    check_example,
+    encode_conversation,
+    encode_text,
+    parse_preference,
+    preference_ids,
+    preference_texts,
+    thinks,
+)
+from minimind_hf.rewards import RewardModel
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def user(text: str) -> dict:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str, **more) -> dict:
+    return {"role": "assistant", "content": text, **more}
+
+
+@pytest.fixture
+def tokenizer():
+    """Bytes as tokens, and the conversation format that the recipes ship."""
+    made = make_tokenizer()
+    made.chat_template = (ROOT / "recipes" / "journey" / "chat_template.jinja").read_text()
+    return made
+
+
+@pytest.fixture
+def renderer(tokenizer) -> ConversationRenderer:
+    return ConversationRenderer(tokenizer)
+
+
+def learned(encoded: dict, tokenizer) -> str:
+    assert len(encoded["input_ids"]) == len(encoded["labels"])
+    pairs = zip(encoded["input_ids"], encoded["labels"], strict=True)
+    assert all(label in (-100, token) for token, label in pairs)
+    return tokenizer.decode([label for label in encoded["labels"] if label != -100])
+
+
+def test_answer_without_thought_is_learned_after_the_closed_thought(renderer, tokenizer):
+    encoded = encode_conversation({"conversations": [user("1+1?"), assistant("2")]}, 0, renderer)
+    whole = "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n2<|im_end|>\n"
+    assert tokenizer.decode(encoded["input_ids"]) == whole
+    assert learned(encoded, tokenizer) == "2<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    "answer", [assistant("2", reasoning_content="one and one"), assistant("<think>\none and one\n</think>\n\n2")]
+)
+def test_thought_is_learned_after_the_opened_thought(renderer, tokenizer, answer):
+    encoded = encode_conversation({"conversations": [user("1+1?"), answer]}, 0, renderer)
+    assert learned(encoded, tokenizer) == "one and one\n</think>\n\n2<|im_end|>"
+
+
+def test_every_turn_of_the_assistant_is_learned_and_nothing_else(renderer, tokenizer):
+    turns = [{"role": "system", "content": "be brief"}, user("a?"), assistant("A"), user("b?"), assistant("B")]
+    assert learned(encode_conversation({"messages": turns}, 0, renderer, "messages"), tokenizer) == (
+        "A<|im_end|>B<|im_end|>"
+    )
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_tools_and_calls(renderer, tokenizer, as_text):
+    calls = [{"name": "weather", "arguments": {"city": "巴黎"}}]
+    rows = [
+        {"role": "system", "content": "", "tools": json.dumps(TOOLS) if as_text else TOOLS},
+        user("weather?"),
+        assistant("", tool_calls=json.dumps(calls) if as_text else calls),
+        {"role": "tool", "content": '{"sky": "blue"}'},
+        assistant("blue"),
+    ]
+    encoded = encode_conversation({"conversations": rows}, 0, renderer)
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "巴黎"}}\n</tool_call><|im_end|>'
+    assert learned(encoded, tokenizer) == call + "blue<|im_end|>"
+    text = tokenizer.decode(encoded["input_ids"])
+    assert json.dumps(TOOLS[0]) in text and '<tool_response>\n{"sky": "blue"}\n</tool_response>' in text
+
+
+def test_system_prompt_is_added_to_some_and_the_same_ones(renderer, tokenizer):
+    row = {"conversations": [user("a?"), assistant("A")]}
+    texts = [
+        tokenizer.decode(encode_conversation(row, i, renderer, system_prompt_ratio=0.5)["input_ids"])
+        for i in range(40)
+    ]
+    again = [
+        tokenizer.decode(encode_conversation(row, i, renderer, system_prompt_ratio=0.5)["input_ids"])
+        for i in range(40)
+    ]
+    with_system = sum(text.startswith("<|im_start|>system\n") for text in texts)
+    assert texts == again
+    assert 8 <= with_system <= 32  # binomial(40, 1/2): outside with odds of 1 in 7,000; fixed by the seed
+
+
+def test_a_text_is_learned_between_bos_and_eos(tokenizer):
+    encoded = encode_text({"text": "ab"}, tokenizer)
+    assert tokenizer.decode(encoded["input_ids"]) == "<|im_start|>ab<|im_end|>"
+    assert encoded["labels"] == encoded["input_ids"]
+
+
+def test_template_that_rewrites_earlier_turns_is_refused(tokenizer):
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }}{{ m.content if loop.last else '' }}{% endfor %}"
+    renderer = ConversationRenderer(tokenizer)
+    row = {"conversations": [user("a"), assistant("A"), user("b"), assistant("B")]}
+    with pytest.raises(PromptError, match="row 7: the chat template renders turn 1 differently once others follow"):
+        encode_conversation(row, 7, renderer)
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ([user("a")], "no assistant turn to learn"),
+        ([assistant("A"), user("b")], "the assistant speaks first"),
+        ([{"role": "human", "content": "a"}], "has the role 'human'"),
+    ],
+)
+def test_conversations_without_something_to_learn(renderer, turns, message):
+    with pytest.raises(PromptError, match=message):
+        encode_conversation({"conversations": turns}, 3, renderer)
+
+
+def test_tokenizer_without_a_template_or_an_end(tokenizer):
+    tokenizer.chat_template = None
+    with pytest.raises(PromptError, match="no chat template"):
+        ConversationRenderer(tokenizer).text([user("a")])
+    tokenizer.eos_token = None
+    with pytest.raises(PromptError, match="no eos token"):
+        ConversationRenderer(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (assistant("a"), False),
+        (assistant("<think>\n\n</think>\n\na"), False),
+        (assistant("<think>\nhm\n</think>\n\na"), True),
+        (assistant("hm</think>a"), True),
+        (assistant("a", reasoning_content="hm"), True),
+    ],
+)
+def test_thinks(message, expected):
+    assert thinks(message) is expected
+
+
+PREFERENCE = {"chosen": [user("1+1?"), assistant("2.")], "rejected": [user("1+1?"), assistant("3")]}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        PREFERENCE,
+        {"prompt": [user("1+1?")], "chosen": [assistant("2.")], "rejected": [assistant("3")]},
+    ],
+)
+def test_preference_as_texts(renderer, row):
+    assert preference_texts(row, 0, renderer) == {
+        "prompt": "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        "chosen": "2.<|im_end|>",
+        "rejected": "3<|im_end|>",
+    }
+
+
+def test_preference_between_a_thought_and_none_parts_before_the_thought(renderer):
+    row = {"chosen": [user("a"), assistant("A", reasoning_content="hm")], "rejected": [user("a"), assistant("B")]}
+    texts = preference_texts(row, 0, renderer)
+    assert texts["prompt"].endswith("assistant\n<think>\n")
+    assert texts["chosen"] == "hm\n</think>\n\nA<|im_end|>" and texts["rejected"] == "\n</think>\n\nB<|im_end|>"
+
+
+def test_reward_model_learns_what_it_will_be_asked(renderer, tokenizer, tiny_minimind):
+    """The ids of the chosen answer are those that RewardModel scores, thoughts left out of both."""
+    row = {
+        "chosen": [user("1+1?"), assistant("<think>\none and one\n</think>\n\n2.")],
+        "rejected": [user("1+1?"), assistant("3", reasoning_content="hm")],
+    }
+    ids = preference_ids(row, 0, renderer)
+    judge = RewardModel.__new__(RewardModel)
+    judge.tokenizer, judge.max_length = tokenizer, 512
+    for name, answer in (("chosen_ids", "2."), ("rejected_ids", "3")):
+        assert ids[name] == judge._encode([user("1+1?")], answer)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"chosen": PREFERENCE["chosen"]}, "`rejected` is missing"),
+        ({"chosen": [user("a"), assistant("A")], "rejected": [user("b"), assistant("B")]}, "the same conversation"),
+        ({"chosen": [user("a"), user("b")], "rejected": [user("a"), assistant("B")]}, "not the assistant's"),
+        ({"chosen": "A", "rejected": "B"}, "expected a list of messages"),
+    ],
+)
+def test_preferences_that_compare_nothing(row, message):
+    with pytest.raises(PromptError, match=message):
+        parse_preference(row, "row 0")
+
+
+def test_a_bad_line_is_named(tmp_path):
+    path = tmp_path / "sft.jsonl"
+    good = json.dumps({"conversations": [user("a"), assistant("A")]})
+    path.write_text(good + "\n" + '{"question": "a"}\n')
+    with pytest.raises(PromptError, match=r"neither `conversations` \(or `messages`\) nor `text`.*\['question'\]"):
+        load_rows(str(path), check_example)
+    path.write_text(good + "\n" + '{"conversations": [{"role": "user"}]}\n')
+    with pytest.raises(PromptError, match=r"line 2: `conversations`\[0\]"):
+        load_rows(str(path), check_example)
+    path.write_text(good + "\n")
+    assert len(load_rows(str(path), check_example)) == 1
+    with pytest.raises(PromptError, match="There is no file"):
+        load_rows(str(tmp_path / "absent.jsonl"), check_example)
+
+
+def test_minimind_own_template(golden_dir):
+    """MiniMind's tokenizer, where it is at hand: what is learned follows what its template opens."""
+    from transformers import AutoTokenizer
+
+    folder = golden_dir.parent / "tokenizer"
+    if not folder.is_dir():
+        pytest.skip(f"no tokenizer at {folder}")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    renderer = ConversationRenderer(tokenizer)
+    row = {
+        "conversations": [
+            {"role": "system", "content": "你好", "tools": TOOLS},
+            user("巴黎天气？"),
+            assistant("", tool_calls=[{"name": "weather", "arguments": {}}]),
+            {"role": "tool", "content": "晴"},
+            assistant("巴黎今天晴。", reasoning_content="查到了。"),
+        ]
+    }
+    assert learned(encode_conversation(row, 0, renderer), tokenizer) == (
+        '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call><|im_end|>'
+        "查到了。\n</think>\n\n巴黎今天晴。<|im_end|>"
+    )

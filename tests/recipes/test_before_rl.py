@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an untrained model to a reward model and a policy trained on preferences: the recipes in short."""
+
+import json
+
+import dpo
+import new_model
+import pytest
+import reward
+import sft
+import torch
+from journey import small_world
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from minimind_hf.data import PromptError
+from minimind_hf.rewards import RewardModel
+
+SHORT = [
+    "--max_steps", "3", "--per_device_train_batch_size", "4", "--learning_rate", "1e-2", "--use_cpu",
+    "--bf16", "false", "--activation_checkpointing", "false", "--report_to", "none", "--save_strategy", "no",
+    "--disable_tqdm", "true",
+]  # fmt: skip
+SMALL = ["hidden_size=32", "num_hidden_layers=2", "num_attention_heads=4", "num_key_value_heads=2"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Data of the small world, and an untrained model with its tokenizer."""
+    folder = tmp_path_factory.mktemp("world")
+    small_world.write(folder / "data")
+    corpus = [str(folder / "data" / f"{name}.jsonl") for name in ("pretrain", "sft")]
+    new_model.main([str(folder / "new"), "--corpus", *corpus, "--vocab_size", "400", "--config", *SMALL])
+    return folder
+
+
+def train(recipe, world, start: str, data: str, out, *more: str) -> None:
+    places = ["--model_name_or_path", str(world / start), "--dataset_name", str(world / "data" / f"{data}.jsonl")]
+    recipe.main([*SHORT, *places, "--output_dir", str(out), *more])
+
+
+def last_line(capsys) -> dict:
+    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def embeddings(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight
+
+
+def test_untrained_model_and_its_tokenizer(world):
+    tokenizer = AutoTokenizer.from_pretrained(world / "new")
+    assert len(tokenizer) <= 400
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+    ids = tokenizer("<think>星期一 42<|im_end|>")["input_ids"]
+    assert tokenizer.decode(ids) == "<think>星期一 42<|im_end|>"
+    assert ids[0] == tokenizer.convert_tokens_to_ids("<think>") and ids[-1] == 2
+    assert embeddings(world / "new").shape == (len(tokenizer), 32)
+
+
+@pytest.mark.parametrize("data", ["pretrain", "sft"])
+def test_supervised(world, tmp_path, capsys, data):
+    train(sft, world, "new", data, tmp_path / "out", "--system_prompt_ratio", "0.5")
+    result = last_line(capsys)
+    assert result["recipe"] == "sft" and result["steps"] == 3
+    assert not torch.equal(embeddings(tmp_path / "out"), embeddings(world / "new"))
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == embeddings(tmp_path / "out").shape[0]
+
+
+def test_supervised_mixture_of_experts(world, tmp_path, capsys):
+    new_model.main([str(tmp_path / "moe"), "--tokenizer", str(world / "new"), "--config", *SMALL, "use_moe=true"])
+    train(sft, world, tmp_path / "moe", "sft", tmp_path / "out")
+    assert last_line(capsys)["steps"] == 3
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.router_aux_loss_coef == 5e-4
+
+
+def test_supervised_with_adapters(world, tmp_path, capsys):
+    train(sft, world, "new", "sft", tmp_path / "out", "--use_peft", "--lora_target_modules", "all-linear")
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+
+
+def test_preferences_train_the_policy(world, tmp_path, capsys):
+    held_out = ["--eval_dataset_name", str(world / "data" / "preferences_held_out.jsonl"), "--eval_strategy", "steps"]
+    train(dpo, world, "new", "preferences", tmp_path / "out", *held_out, "--eval_steps", "3")
+    result = last_line(capsys)
+    assert result["recipe"] == "dpo" and 0 <= result["eval_rewards/accuracies"] <= 1
+    assert not torch.equal(embeddings(tmp_path / "out"), embeddings(world / "new"))
+
+
+def test_preferences_train_a_reward_model_that_the_rewards_can_load(world, tmp_path, capsys):
+    train(reward, world, "new", "preferences", tmp_path / "out", "--max_steps", "25")
+    assert last_line(capsys)["recipe"] == "reward"
+    judge = RewardModel.from_pretrained(str(tmp_path / "out"))
+    assert isinstance(judge.model, type(AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")))
+    question = [{"role": "user", "content": "12 + 30 = ?"}]
+    curt, courteous = judge(
+        [question] * 2,
+        [[{"role": "assistant", "content": text}] for text in ("42", "12 plus 30 is 42. Glad to help!")],
+    )
+    assert courteous > curt
+
+
+def test_data_of_the_wrong_kind_is_named_before_training(world, tmp_path):
+    with pytest.raises(PromptError, match=r"pretrain\.jsonl, line 1: `chosen` is missing"):
+        train(dpo, world, "new", "pretrain", tmp_path / "out")
+
+
+def test_pth_and_no_model_are_refused():
+    arguments = [*SHORT, "--dataset_name", "x.jsonl", "--output_dir", "out"]
+    with pytest.raises(ValueError, match="Convert it first"):
+        sft.main([*arguments, "--model_name_or_path", "full_sft_512.pth"])
+    with pytest.raises(ValueError, match="There is no model to train"):
+        sft.main(arguments)
