@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conversation with a trained model, streamed to a console."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
+
+from .inference import Piece, ThoughtSplitter, opens_thought
+
+HELP = "/clear begins anew, /think and /nothink switch thinking, /exit (or end of file) ends"
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How to answer.
+
+    Args:
+        thinking (`bool`): Whether the chat template opens a thought.
+        show_thinking (`bool`): Whether thoughts are shown.
+        max_new_tokens (`int`): Tokens after which an answer is cut.
+        temperature (`float`), top_p (`float`), top_k (`int`), min_p (`float`), repetition_penalty (`float`): Sampling,
+            as in transformers. A temperature of 0 takes the most likely token.
+    """
+
+    thinking: bool = False
+    show_thinking: bool = True
+    max_new_tokens: int = 512
+    temperature: float = 0.8
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def generate_kwargs(self) -> dict[str, Any]:
+        """Arguments of `generate`."""
+        kwargs: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "do_sample": self.temperature > 0}
+        if self.temperature > 0:
+            kwargs |= {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+        return kwargs | {"repetition_penalty": self.repetition_penalty}
+
+
+class Chat:
+    """Keeps the conversation.
+
+    Args:
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): Who answers.
+        settings ([`ChatSettings`]): How.
+        system (`str`, *optional*): System prompt.
+        console (`rich.console.Console`, *optional*): Where answers go.
+
+    Raises:
+        ValueError: If the tokenizer has no chat template.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: ChatSettings,
+        system: str | None = None,
+        console: Console | None = None,
+    ):
+        if not tokenizer.chat_template:
+            raise ValueError(
+                f"The tokenizer {tokenizer.name_or_path!r} has no chat template to render a conversation with. "
+                "Take the folder of an instruction-tuned model, or set tokenizer.chat_template."
+            )
+        self.model, self.tokenizer = model, tokenizer
+        self.settings = settings
+        self.console = console or Console(highlight=False)
+        self._system = [{"role": "system", "content": system}] if system else []
+        self.messages: list[dict[str, str]] = list(self._system)
+
+    def clear(self) -> None:
+        """Forgets all turns but the system prompt."""
+        self.messages = list(self._system)
+
+    def render(self) -> str:
+        """The conversation as the model sees it, ready for its answer."""
+        thinking = {"open_thinking": self.settings.thinking, "enable_thinking": self.settings.thinking}
+        return self.tokenizer.apply_chat_template(
+            self.messages, tokenize=False, add_generation_prompt=True, **thinking
+        )
+
+    def say(self, text: str) -> str:
+        """Adds a user's turn, streams the answer, and returns it without its thought."""
+        self.messages.append({"role": "user", "content": text})
+        prompt = self.render()
+        pieces: list[Piece] = []
+
+        def show(piece: Piece) -> None:
+            pieces.append(piece)
+            if self.settings.show_thinking or not piece.is_thought:
+                self.console.print(Text(piece.text, style="dim italic" if piece.is_thought else ""), end="")
+
+        inputs = self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(self.model.device)
+        streamer = _PieceStreamer(self.tokenizer, show, opens_thought(prompt))
+        self.model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            streamer=streamer,
+            **self.settings.generate_kwargs(),
+        )
+        self.console.print()
+        answer, thought = (
+            "".join(piece.text for piece in pieces if piece.is_thought == wanted).strip() for wanted in (False, True)
+        )
+        turn = {"role": "assistant", "content": answer}
+        self.messages.append(turn | {"reasoning_content": thought} if thought else turn)
+        return answer
+
+
+class _PieceStreamer(TextStreamer):
+    """Passes text on as it is decoded, split into thought and answer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[Piece], None], inside: bool):
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._show = show
+        self._splitter = ThoughtSplitter(inside)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        pieces = list(self._splitter.feed(text))
+        if stream_end:
+            pieces += self._splitter.end()
+        for piece in pieces:
+            self._show(piece)
+
+
+def converse(chat: Chat, lines: Iterable[str], seed: int | None = None) -> None:
+    """Answers line after line, until they end or one says /exit.
+
+    Args:
+        chat ([`Chat`]): The conversation.
+        lines (`Iterable[str]`): What the user says, commands among it.
+        seed (`int`, *optional*): Makes sampled answers repeatable.
+    """
+    if seed is not None:
+        set_seed(seed)
+    for line in lines:
+        text = line.strip()
+        if text == "/exit":
+            return
+        if text == "/clear":
+            chat.clear()
+        elif text in ("/think", "/nothink"):
+            chat.settings = ChatSettings(**vars(chat.settings) | {"thinking": text == "/think"})
+        elif text.startswith("/"):
+            chat.console.print(f"{text.split()[0]} is no command: {HELP}.", markup=False)
+        elif text:
+            chat.say(text)

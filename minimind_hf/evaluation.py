@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good models are on held-out prompts: the rewards of training, or exact matches, with confidence intervals.
+
+Every model answers the same prompts under the same seed, so that two of them can be compared prompt by prompt.
+Completions of one prompt are no independent samples: they are averaged first, and the interval is one over prompts.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import NormalDist, fmean, stdev
+from typing import Any
+
+import datasets
+import torch
+from rich.table import Table
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .data import PromptDataset
+from .rewards import RewardScorer
+from .rewards.rules import answer_part, completion_text
+from .rollout import SamplingParams, TorchEngine, check_rollouts
+from .trainer.policy import eos_token_ids
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """How prompts are answered.
+
+    Args:
+        samples (`int`): Completions per prompt.
+        temperature (`float`): Of sampling; 0 takes the likeliest token.
+        max_completion_length (`int`): Tokens after which a completion is cut.
+        thinking_ratio (`float`): Share of the prompts that open a thought.
+        seed (`int`): Of the sampling and of which prompts think.
+        batch_size (`int`): Prompts decoded at a time.
+    """
+
+    samples: int = 1
+    temperature: float = 0.8
+    max_completion_length: int = 256
+    thinking_ratio: float = 0.9
+    seed: int = 0
+    batch_size: int = 64
+
+    def __post_init__(self):
+        for name in ("samples", "max_completion_length", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}; it is 0 (the likeliest token) or above.")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over prompts with its confidence interval.
+
+    Args:
+        mean (`float`): The mean.
+        low (`float`), high (`float`): Bounds of the interval.
+        prompts (`int`): Prompts that it is taken over: those to which the signal applies.
+    """
+
+    mean: float
+    low: float
+    high: float
+    prompts: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {(self.high - self.low) / 2:.3f}"
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """The mean of independent values with the 95 % interval of the normal approximation.
+
+    Args:
+        values (`Sequence[float]`): One value per prompt; NaN is none.
+
+    Returns:
+        [`Estimate`], or `None` if there is no value. Of a single value the interval is unbounded.
+    """
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return None
+    mean, count = fmean(known), len(known)
+    half = math.inf
+    if count > 1:
+        half = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * stdev(known) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+class ExactMatch:
+    """A reward: 1 where the answer part, stripped, is the value of a column, else 0.
+
+    Args:
+        column (`str`): The column.
+    """
+
+    def __init__(self, column: str = "answer"):
+        self.column = column
+        self.name = "exact_match"
+
+    def __call__(self, completions: list, **columns: Any) -> list[float]:
+        if self.column not in columns:
+            raise ValueError(f"exact_match needs the column {self.column!r}; there are {sorted(columns)}.")
+        answers = (answer_part(completion_text(completion)).strip() for completion in completions)
+        return [
+            float(answer == str(wanted).strip()) for answer, wanted in zip(answers, columns[self.column], strict=True)
+        ]
+
+
+@dataclass
+class Answers:
+    """What one model said and got.
+
+    Args:
+        name (`str`): Of the model.
+        signals (`dict[str, list[float]]`): `reward`, the weighted sum, `rewards/NAME` of each signal, `tokens`
+            and `truncated`: one mean per prompt each.
+        completions (`list[dict]`): Prompt, completion and signals of every completion.
+    """
+
+    name: str
+    signals: dict[str, list[float]]
+    completions: list[dict[str, Any]]
+
+
+def answer_prompts(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: datasets.Dataset,
+    scorer: RewardScorer,
+    settings: EvalSettings,
+    on_progress: Callable[[int], None] = lambda count: None,
+) -> Answers:
+    """Lets a model answer every prompt and scores the answers.
+
+    Args:
+        name (`str`): Stands for the model in the result.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): The model.
+        rows (`datasets.Dataset`): Prompts, with the columns that the rewards need.
+        scorer ([`RewardScorer`]): The rewards.
+        settings ([`EvalSettings`]): How prompts are answered.
+        on_progress (`Callable[[int], None]`): Called with the number of prompts done since the last call.
+
+    Returns:
+        [`Answers`]: Scores per prompt.
+    """
+    prompts = PromptDataset(rows, tokenizer, thinking_ratio=settings.thinking_ratio, seed=settings.seed)
+    engine = TorchEngine()
+    engine.sync_weights(model, version=0)
+    ends = eos_token_ids(model, tokenizer)
+    signals: list[torch.Tensor] = []
+    completions: list[dict[str, Any]] = []
+    for start in range(0, len(prompts), settings.batch_size):
+        batch = [prompts[number] for number in range(start, min(start + settings.batch_size, len(prompts)))]
+        sampling = SamplingParams(
+            settings.max_completion_length,
+            settings.temperature or 1.0,
+            ends,
+            seed=settings.seed + start,
+            greedy=settings.temperature == 0,
+        )
+        rollouts = engine.generate([prompt["prompt_ids"] for prompt in batch], settings.samples, sampling)
+        check_rollouts(rollouts, len(batch) * settings.samples, model.get_input_embeddings().num_embeddings, engine)
+        scored, said = _score(batch, rollouts, tokenizer, scorer, settings.samples)
+        signals.append(scored)
+        completions += said
+        on_progress(len(batch))
+    return Answers(name, _by_prompt(torch.cat(signals), scorer, completions, settings.samples), completions)
+
+
+def _score(
+    batch: list[dict], rollouts: list, tokenizer: PreTrainedTokenizerBase, scorer: RewardScorer, samples: int
+) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    repeated = [prompt for prompt in batch for _ in range(samples)]
+    texts = tokenizer.batch_decode([rollout.completion_ids for rollout in rollouts], skip_special_tokens=True)
+    as_messages = not isinstance(batch[0]["prompt"], str)
+    signals = scorer(
+        [prompt["prompt"] for prompt in repeated],
+        [[{"role": "assistant", "content": text}] for text in texts] if as_messages else texts,
+        [rollout.completion_ids for rollout in rollouts],
+        {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]},
+    )
+    said = [
+        {
+            "index": prompt["index"],
+            "prompt": prompt["prompt"],
+            "completion": text,
+            "tokens": len(rollout.completion_ids),
+            "finish_reason": rollout.finish_reason,
+            "signals": {
+                name: None if math.isnan(value) else round(value, 6)
+                for name, value in zip(scorer.names, row.tolist(), strict=True)
+            },
+        }
+        for prompt, text, rollout, row in zip(repeated, texts, rollouts, signals, strict=True)
+    ]
+    return signals, said
+
+
+def _by_prompt(
+    signals: torch.Tensor, scorer: RewardScorer, completions: list[dict], samples: int
+) -> dict[str, list[float]]:
+    """Means over the completions of each prompt; NaN where a signal applies to none of them."""
+    per_prompt = signals.double().view(-1, samples, signals.shape[1])
+    weighted = per_prompt * scorer.weights.double()
+    reward = weighted.nansum(dim=2).masked_fill(per_prompt.isnan().all(dim=2), math.nan).nanmean(dim=1)
+    measured = {"reward": reward.tolist()}
+    for i, name in enumerate(scorer.names):
+        measured[f"rewards/{name}"] = per_prompt[:, :, i].nanmean(dim=1).tolist()
+    lengths = torch.tensor([row["tokens"] for row in completions], dtype=torch.float64)
+    cut = torch.tensor([row["finish_reason"] == "length" for row in completions], dtype=torch.float64)
+    measured["tokens"] = lengths.view(-1, samples).mean(dim=1).tolist()
+    measured["truncated"] = cut.view(-1, samples).mean(dim=1).tolist()
+    return measured
+
+
+def summary(answers: Sequence[Answers]) -> list[dict[str, Any]]:
+    """Estimates of every signal, per model and, for all but the first, of the difference to the first.
+
+    The difference is taken prompt by prompt, which leaves out how hard the prompts are: it can be clear where the
+    intervals of the models overlap.
+    """
+    rows = []
+    for name in answers[0].signals:
+        row: dict[str, Any] = {"signal": name}
+        first = answers[0].signals[name]
+        row["models"] = {one.name: _as_dict(estimate(one.signals[name])) for one in answers}
+        row["differences"] = {
+            one.name: _as_dict(estimate([b - a for a, b in zip(first, one.signals[name], strict=True)]))
+            for one in answers[1:]
+        }
+        rows.append(row)
+    return rows
+
+
+def _as_dict(value: Estimate | None) -> dict[str, float] | None:
+    if value is None:
+        return None
+    return {name: round(number, 6) if math.isfinite(number) else None for name, number in asdict(value).items()}
+
+
+def as_table(answers: Sequence[Answers], title: str) -> Table:
+    """The estimates for people to read: `mean ± half the interval`, and differences to the first model."""
+    table = Table(title=title, caption="mean ± 95 % confidence; differences are taken prompt by prompt")
+    table.add_column("signal")
+    for one in answers:
+        table.add_column(one.name, justify="right", overflow="fold")
+    for one in answers[1:]:
+        table.add_column(f"{one.name} - {answers[0].name}", justify="right", overflow="fold")
+    for name, first in answers[0].signals.items():
+        cells = [str(estimate(one.signals[name]) or "-") for one in answers]
+        for one in answers[1:]:
+            change = estimate([b - a for a, b in zip(first, one.signals[name], strict=True)])
+            cells.append(f"{change.mean:+.3f} ± {(change.high - change.low) / 2:.3f}" if change else "-")
+        table.add_row(name, *cells)
+    return table

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading a trained folder to use it, and telling the thought from the answer while text arrives."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+THINK_START, THINK_END = "<think>", "</think>"
+
+
+def load_for_inference(
+    path: str | Path, *, device: str | None = None, dtype: str = "auto", trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a model, or adapters on their base, and the tokenizer.
+
+    Args:
+        path (`str` or `Path`): Folder or hub name.
+        device (`str`, *optional*): Where the model goes; unset, the first GPU if there is one.
+        dtype (`str`): `"auto"` for that of the saved weights, or `"float32"`, `"bfloat16"`, `"float16"`.
+        trust_remote_code (`bool`): Run code that the folder brings along.
+
+    Returns:
+        `tuple`: The model in evaluation mode, and its tokenizer.
+
+    Raises:
+        ValueError: If it is a .pth file, or cannot be loaded.
+    """
+    if str(path).endswith(".pth"):
+        raise ValueError(f"{path} is a MiniMind checkpoint. Convert it first: minimind-hf convert {path} FOLDER")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    code = {"trust_remote_code": trust_remote_code}
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **code).to(device).eval()
+    return model, AutoTokenizer.from_pretrained(path, **code)
+
+
+class Piece(NamedTuple):
+    """Some text, and whether it is thought."""
+
+    text: str
+    is_thought: bool
+
+
+class ThoughtSplitter:
+    """Splits text that arrives in parts at `<think>` and `</think>`, tags themselves left out.
+
+    Args:
+        inside (`bool`): Whether the prompt has opened the thought already.
+    """
+
+    def __init__(self, inside: bool = False):
+        self._inside = inside
+        self._held = ""  # what may be the beginning of a tag
+
+    def feed(self, text: str) -> Iterator[Piece]:
+        """Yields what is certain by now."""
+        text = self._held + text
+        while (position := text.find(self._tag)) >= 0:
+            yield from self._piece(text[:position])
+            text = text[position + len(self._tag) :]
+            self._inside = not self._inside
+        keep = next((n for n in range(len(self._tag) - 1, 0, -1) if text.endswith(self._tag[:n])), 0)
+        self._held = text[len(text) - keep :] if keep else ""
+        yield from self._piece(text[: len(text) - keep])
+
+    def end(self) -> Iterator[Piece]:
+        """Yields what was held back."""
+        held, self._held = self._held, ""
+        yield from self._piece(held)
+
+    @property
+    def _tag(self) -> str:
+        return THINK_END if self._inside else THINK_START
+
+    def _piece(self, text: str) -> Iterator[Piece]:
+        if text:
+            yield Piece(text, self._inside)
+
+
+def opens_thought(prompt: str) -> bool:
+    """Whether a rendered prompt ends inside a thought."""
+    return prompt.rfind(THINK_START) > prompt.rfind(THINK_END)

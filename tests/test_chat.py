@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat: what the model sees, what is shown, what is kept."""
+
+import io
+
+import pytest
+import torch
+from rich.console import Console
+from tiny import make_policy, make_tokenizer
+
+from minimind_hf.chat import Chat, ChatSettings, converse
+from minimind_hf.cli import main
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}:{{ '(' + m.reasoning_content + ')' if m.reasoning_content else '' }}"
+    "{{ m.content }};{% endfor %}{{ 'a:<think>' if open_thinking else 'a:' }}"
+)
+
+
+class Scripted:
+    """Stands for a model: says given texts, byte by byte."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, tokenizer, *texts: str):
+        self.tokenizer, self.texts, self.prompts = tokenizer, list(texts), []
+
+    def generate(self, input_ids, attention_mask, streamer, **kwargs):
+        assert attention_mask.shape == input_ids.shape
+        self.prompts.append(self.tokenizer.decode(input_ids[0]))
+        self.kwargs = kwargs
+        streamer.put(input_ids)
+        for token in self.tokenizer(self.texts.pop(0) + "<|im_end|>")["input_ids"]:
+            streamer.put(torch.tensor([token]))
+        streamer.end()
+
+
+@pytest.fixture
+def make_chat():
+    def make(*texts: str, system: str | None = None, **settings) -> tuple[Chat, Scripted, io.StringIO]:
+        tokenizer = make_tokenizer()
+        tokenizer.chat_template = TEMPLATE
+        model, shown = Scripted(tokenizer, *texts), io.StringIO()
+        console = Console(file=shown, width=200, highlight=False)
+        return Chat(model, tokenizer, ChatSettings(**settings), system, console), model, shown
+
+    return make
+
+
+def test_turns_are_kept_with_their_thoughts(make_chat):
+    chat, model, shown = make_chat("hm</think>two", "three", system="S", thinking=True)
+    assert chat.say("1+1?") == "two"
+    chat.settings = ChatSettings(thinking=False)
+    assert chat.say("and 1?") == "three"
+    assert model.prompts == ["s:S;u:1+1?;a:<think>", "s:S;u:1+1?;a:(hm)two;u:and 1?;a:"]
+    assert shown.getvalue() == "hmtwo\nthree\n"
+
+
+def test_hidden_thought_is_kept_but_not_shown(make_chat):
+    chat, _, shown = make_chat("secret</think>two", thinking=True, show_thinking=False)
+    assert chat.say("1+1?") == "two"
+    assert shown.getvalue() == "two\n"
+    assert chat.messages[-1] == {"role": "assistant", "content": "two", "reasoning_content": "secret"}
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(make_chat):
+    chat, _, shown = make_chat("[bold]x[/bold] [0]")
+    chat.say("?")
+    assert shown.getvalue() == "[bold]x[/bold] [0]\n"
+
+
+def test_commands(make_chat):
+    chat, model, shown = make_chat("one", "two", system="S")
+    converse(chat, ["first", "", "/clear", "/think", "second", "/jump", "/exit", "never"])
+    assert model.prompts == ["s:S;u:first;a:", "s:S;u:second;a:<think>"]
+    assert "/jump is no command" in shown.getvalue()
+
+
+def test_sampling_flags_reach_generate(make_chat):
+    chat, model, _ = make_chat("x", temperature=0.5, top_p=0.9, top_k=3, max_new_tokens=7)
+    chat.say("?")
+    assert model.kwargs["do_sample"] is True and model.kwargs["max_new_tokens"] == 7
+    assert (model.kwargs["temperature"], model.kwargs["top_p"], model.kwargs["top_k"]) == (0.5, 0.9, 3)
+    greedy = ChatSettings(temperature=0).generate_kwargs()
+    assert greedy["do_sample"] is False and "temperature" not in greedy
+
+
+def test_tokenizer_without_template(make_chat):
+    chat, model, _ = make_chat()
+    chat.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="no chat template"):
+        Chat(model, chat.tokenizer, ChatSettings())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_policy().save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_command_line_answers_and_repeats_itself(folder, capsys):
+    arguments = [
+        "chat",
+        str(folder),
+        "--prompt",
+        "hi",
+        "--prompt",
+        "again",
+        "--max_new_tokens",
+        "5",
+        "--device",
+        "cpu",
+    ]
+    assert main([*arguments, "--seed", "3"]) == 0
+    first = capsys.readouterr().out
+    assert main([*arguments, "--seed", "3"]) == 0
+    assert capsys.readouterr().out == first and first.strip()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"), [(["--max_new_tokens", "0"], "at least 1 token"), (["--temperature", "-1"], "0 (always")]
+)
+def test_command_line_refuses(folder, flags, message, capsys):
+    assert main(["chat", str(folder), "--prompt", "hi", *flags]) == 1
+    assert message in capsys.readouterr().err

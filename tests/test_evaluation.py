@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluation: the statistics by hand, and the command on small models."""
+
+import json
+import math
+
+import pytest
+import torch
+from tiny import make_policy, make_tokenizer
+
+from minimind_hf.cli import main
+from minimind_hf.evaluation import Answers, EvalSettings, ExactMatch, as_table, estimate, summary
+
+
+def test_estimate_by_hand():
+    # mean 2, sample std of (1, 2, 3) is 1, so the half width is 1.959964 / sqrt(3)
+    result = estimate([1.0, 2.0, 3.0, math.nan])
+    assert result.mean == 2.0 and result.prompts == 3
+    assert result.high - result.mean == pytest.approx(1.959964 / math.sqrt(3), abs=1e-6)
+    assert result.mean - result.low == pytest.approx(result.high - result.mean)
+
+
+def test_estimate_of_one_value_and_of_none():
+    assert estimate([0.5]).high == math.inf
+    assert estimate([math.nan]) is None
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    """2,000 samples of 200 fair coins: coverage within 3 standard errors (1.5 points) of 95 %; fixed by the seed."""
+    draws = torch.randint(0, 2, (2000, 200), generator=torch.Generator().manual_seed(0)).double()
+    covered = sum(result.low <= 0.5 <= result.high for result in map(estimate, draws.tolist()))
+    assert covered / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_difference_is_taken_prompt_by_prompt():
+    first, second = Answers("a", {"reward": [0.0, 10.0, 20.0]}, []), Answers("b", {"reward": [1.0, 11.0, 21.0]}, [])
+    (row,) = summary([first, second])
+    assert row["models"]["a"]["high"] > row["models"]["b"]["low"]  # the intervals overlap
+    assert row["differences"] == {"b": {"mean": 1.0, "low": 1.0, "high": 1.0, "prompts": 3}}
+    assert as_table([first, second], "t").row_count == 1
+
+
+def test_exact_match_looks_at_the_answer_alone():
+    score = ExactMatch("solution")
+    completions = [[{"role": "assistant", "content": text}] for text in ("7</think> 42\n", "42 it is", "42")]
+    assert score(completions=completions, solution=[42, "42", "42"]) == [1.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match="needs the column 'solution'"):
+        score(completions=completions, answer=["1", "2", "3"])
+
+
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"temperature": -0.1}, {"batch_size": 0}])
+def test_settings_out_of_range(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EvalSettings(**wrong)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for seed in (0, 1):
+        make_policy(seed).save_pretrained(tmp_path / f"model_{seed}")
+        make_tokenizer().save_pretrained(tmp_path / f"model_{seed}")
+    rows = [{"prompt": [{"role": "user", "content": f"{n}?"}], "answer": str(n)} for n in range(5)]
+    (tmp_path / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def run(folders, capsys, *flags: str) -> dict:
+    models = [str(folders / f"model_{seed}") for seed in (0, 1)]
+    data = ["--dataset_name", str(folders / "held_out.jsonl"), "--device", "cpu", "--max_completion_length", "6"]
+    assert main(["eval", *models, *data, *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "model_1 - model_0" in printed.replace("\n", " ") or "model_1" in printed
+    return json.loads(printed.splitlines()[-1])
+
+
+def test_command_compares_two_models(folders, capsys):
+    flags = ["--reward_funcs", "length", "--exact_match", "--samples", "3", "--batch_size", "2"]
+    result = run(folders, capsys, *flags, "--output", str(folders / "out"))
+    assert [row["signal"] for row in result["results"]] == [
+        "reward", "rewards/length_reward", "rewards/exact_match", "tokens", "truncated",
+    ]  # fmt: skip
+    reward = result["results"][0]
+    assert set(reward["models"]) == {"model_0", "model_1"} and set(reward["differences"]) == {"model_1"}
+    assert reward["models"]["model_0"]["prompts"] == 5
+    assert json.loads((folders / "out" / "results.json").read_text()) == result
+    rows = [json.loads(line) for line in (folders / "out" / "completions_model_0.jsonl").read_text().splitlines()]
+    assert len(rows) == 15 and rows[0]["index"] == rows[2]["index"] == 0 and rows[3]["index"] == 1
+    mean_tokens = sum(row["tokens"] for row in rows) / 15
+    assert result["results"][3]["models"]["model_0"]["mean"] == pytest.approx(mean_tokens, abs=1e-6)
+
+
+def test_same_seed_same_result(folders, capsys):
+    assert run(folders, capsys, "--reward_funcs", "length") == run(folders, capsys, "--reward_funcs", "length")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "nothing to score by"),
+        (["--reward_funcs", "length", "--samples", "0"], "samples is 0"),
+        (["--reward_funcs", "length", "--reward_weights", "1", "2"], "1 reward functions but 2 weights"),
+    ],
+)
+def test_command_refuses(folders, flags, message, capsys):
+    arguments = ["eval", str(folders / "model_0"), "--dataset_name", str(folders / "held_out.jsonl"), *flags]
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
