@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .commands import chat, evaluate, report
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
@@ -118,7 +120,7 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-_COMMANDS = (_add_convert,)
+_COMMANDS = (_add_convert, chat.add, evaluate.add, report.add)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, SamplingParams, check_rollouts
 from .card import model_card
 from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
-from .completions import CompletionLog, print_debug
+from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
 from .experience import Experience, MicroBatch
 from .inputs import (
@@ -59,6 +59,7 @@ from .progress import RLProgressCallback
 from .reward_notes import RewardNotes
 from .rollout_weights import RolloutWeights
 from .run_callback import RunCallback
+from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
 from .sharding import check_mode, whole_weights, without_copies
 from .token_budget import split_by_tokens
 
@@ -135,8 +136,9 @@ class RLTrainer(Trainer):
         self._rollouts_made = 0
         self._metrics = Metrics()
         self._eval_metrics = Metrics()
+        self._samples = SampleLog(Path(args.output_dir) / SAMPLES_FOLDER, self._scorer.names)
         self._completions = CompletionLog(
-            Path(args.output_dir) / "completions",
+            Path(args.output_dir) / COMPLETIONS_FOLDER,
             self._scorer.names,
             args.num_completions_to_print,
             args.log_unique_prompts,
@@ -341,6 +343,8 @@ class RLTrainer(Trainer):
         if self.args.log_completions:
             self._completions.add(experience)
         step = self.state.global_step
+        if self.is_world_process_zero():
+            self._samples.add(experience, step)
         if self.args.debug_mode and step % self.args.debug_interval == 0 and self.is_world_process_zero():
             print_debug(experience, self._scorer.names, self.processing_class, step)
 

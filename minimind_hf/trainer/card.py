@@ -100,7 +100,7 @@ def model_card(
     """
     model = trainer.policy
     name = model_name or _name(trainer.args)
-    label, paper, arxiv = _algorithm(trainer.args)
+    label, paper, arxiv = algorithm(trainer.args)
     base_model = _base_model(model)
     data = ModelCardData(
         library_name="peft" if is_peft_model(model) else "transformers",
@@ -119,7 +119,7 @@ def model_card(
         steps=trainer.state.global_step,
         processes=trainer.args.world_size,
         rewards=", ".join(f"`{signal}`" for signal in _reward_names(trainer)),
-        settings=_table(("setting", "value"), _settings(trainer.args)),
+        settings=_table(("setting", "value"), settings(trainer.args)),
         results=_table(("metric", "last value"), _results(trainer.state.log_history)),
         versions=_table(("package", "version"), ((package, version(package)) for package in _PACKAGES)),
     )
@@ -129,7 +129,7 @@ def _name(args: TrainingArguments) -> str:
     return (args.hub_model_id or Path(args.output_dir).resolve().name).rsplit("/", 1)[-1]
 
 
-def _algorithm(args: TrainingArguments) -> tuple[str, str, str]:
+def algorithm(args: TrainingArguments) -> tuple[str, str, str]:
     """Label, title and arXiv number of the paper."""
     return _ALGORITHMS[getattr(args, "loss_type", "ppo")]
 
@@ -184,7 +184,8 @@ def _reward_names(trainer: Trainer) -> list[str]:
     )
 
 
-def _settings(args: TrainingArguments) -> list[tuple[str, Any]]:
+def settings(args: TrainingArguments) -> list[tuple[str, Any]]:
+    """Those that shape the result, with their values."""
     inherited = {field.name for field in fields(TrainingArguments)}
     left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields))}
     own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]

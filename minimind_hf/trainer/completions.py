@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from trl.trainer.utils import print_prompt_completions_sample
 
 from .experience import Experience
+from .run_record import EARLY, LATE, NUM_SAMPLES, write_lines
 
 
 class CompletionLog:
@@ -33,19 +34,7 @@ class CompletionLog:
         self._rows: list[dict] = []
 
     def add(self, experience: Experience) -> None:
-        for index, rollout in enumerate(experience.rollouts):
-            self._rows.append(
-                {
-                    "prompt": experience.prompt_of(index)["prompt"],
-                    "completion": experience.completions[index],
-                    "signals": dict(zip(self.signal_names, _readable(experience.signals[index]), strict=True)),
-                    "reward": _readable(experience.rewards[index]),
-                    "advantage": _readable(experience.advantages[index]),
-                    "tokens": len(rollout.completion_ids),
-                    "finish_reason": rollout.finish_reason,
-                    **{name: values[index] for name, values in experience.notes.items()},
-                }
-            )
+        self._rows += [_row(experience, index, self.signal_names) for index in range(len(experience.rollouts))]
 
     def flush(self, accelerator: Accelerator, step: int) -> None:
         """Every process calls it; the main one writes."""
@@ -70,6 +59,47 @@ class CompletionLog:
             step,
             self.rows_to_print,
         )
+
+
+class SampleLog:
+    """Keeps a few completions of the first and of the last rollout of every run, for its report.
+
+    Args:
+        folder (`Path`): Gets `early.jsonl` and `late.jsonl`; the main process writes.
+        signal_names (`list[str]`): Names of the reward functions.
+    """
+
+    def __init__(self, folder: Path, signal_names: list[str]):
+        self.folder = folder
+        self.signal_names = signal_names
+        self._latest: list[dict] = []
+
+    def add(self, experience: Experience, step: int) -> None:
+        """Takes one completion of each prompt, then their second ones, ..., and writes those of step 0."""
+        width = experience.num_generations
+        order = sorted(range(len(experience.rollouts)), key=lambda index: (index % width, index // width))
+        self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
+        if step == 0:
+            write_lines(self.folder / EARLY, self._latest)
+
+    def end(self) -> None:
+        """Writes those of the last rollout."""
+        if self._latest:
+            write_lines(self.folder / LATE, self._latest)
+
+
+def _row(experience: Experience, index: int, signal_names: list[str]) -> dict:
+    rollout = experience.rollouts[index]
+    return {
+        "prompt": experience.prompt_of(index)["prompt"],
+        "completion": experience.completions[index],
+        "signals": dict(zip(signal_names, _readable(experience.signals[index]), strict=True)),
+        "reward": _readable(experience.rewards[index]),
+        "advantage": _readable(experience.advantages[index]),
+        "tokens": len(rollout.completion_ids),
+        "finish_reason": rollout.finish_reason,
+        **{name: values[index] for name, values in experience.notes.items()},
+    }
 
 
 def print_debug(

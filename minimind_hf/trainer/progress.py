@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress bar: the few numbers that tell whether a run learns. Trackers and log history get all of them."""
+"""The progress of a run: the few numbers that tell whether it learns, and the time left.
 
-from transformers import ProgressCallback
+On a terminal or in a notebook a live bar, elsewhere (a log file, a pipe) one plain line now and then. Trackers and log
+history get all numbers.
+"""
+
+import math
+import time
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import TrainerCallback
+from transformers.trainer_utils import has_length
 
 SHOWN = {
     "reward": "reward",
@@ -10,18 +21,94 @@ SHOWN = {
     "loss": "loss",
     "tokens_per_second": "tok/s",
 }
+SECONDS_BETWEEN_LINES = 5.0
+SPEED_WINDOW = 600.0  # rich forgets steps that are older; one step may take minutes
 
 
-class RLProgressCallback(ProgressCallback):
-    """transformers' bar with reward, KL, length and rate behind it instead of a dictionary on every log."""
+class RLProgressCallback(TrainerCallback):
+    """Shows reward, KL, length, loss, tokens per second and the time left, on the main process.
+
+    Args:
+        console (`rich.console.Console`, *optional*): Where to; standard output if unset.
+    """
+
+    def __init__(self, console: Console | None = None):
+        self._console = console or Console()
+        self._progress: Progress | None = None
+        self._start = (0, 0.0)  # step and time
+        self._last_line = -math.inf
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if not state.is_world_process_zero:
+            return
+        self._start = (state.global_step, time.monotonic())
+        self._last_line = -math.inf
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[measured]}", markup=False),
+            console=self._console,
+            disable=not self._is_live,
+            speed_estimate_period=SPEED_WINDOW,
+        )
+        self._training = self._progress.add_task(
+            "training", total=state.max_steps, completed=state.global_step, measured=""
+        )
+        self._evaluation = None
+        self._progress.start()
+
+    @property
+    def _is_live(self) -> bool:
+        return self._console.is_terminal or self._console.is_jupyter
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self._progress is not None:
+            self._progress.update(self._training, completed=state.global_step)
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        if self._progress is None or not has_length(eval_dataloader):
+            return
+        if self._evaluation is None:
+            self._evaluation = self._progress.add_task("evaluation", total=len(eval_dataloader), measured="")
+        self._progress.advance(self._evaluation)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self._progress is not None and self._evaluation is not None:
+            self._progress.remove_task(self._evaluation)
+            self._evaluation = None
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or self.training_bar is None or not logs:
+        if self._progress is None or not logs:
             return
         if "loss" in logs:
-            self.training_bar.set_postfix_str(_short(logs))
+            self._show(state, _short(logs))
         elif evaluated := _short(logs, prefix="eval_"):
-            self.training_bar.write(f"step {state.global_step}, evaluation: {evaluated}")
+            self._progress.console.print(
+                f"step {state.global_step}, evaluation: {evaluated}", markup=False, highlight=False
+            )
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _show(self, state, measured: str) -> None:
+        self._progress.update(self._training, measured=measured)
+        now = time.monotonic()
+        is_last = state.global_step >= state.max_steps
+        if self._is_live or (now - self._last_line < SECONDS_BETWEEN_LINES and not is_last):
+            return
+        self._last_line = now
+        line = f"step {state.global_step}/{state.max_steps}: {measured}, {self._left(state, now)} left"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _left(self, state, now: float) -> timedelta:
+        first_step, started = self._start
+        seconds_per_step = (now - started) / max(state.global_step - first_step, 1)
+        return timedelta(seconds=round(seconds_per_step * (state.max_steps - state.global_step)))
 
 
 def _short(logs: dict, prefix: str = "") -> str:

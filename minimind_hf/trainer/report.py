@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .run_record import series
+
 _SMOOTHING = 20  # the smoothed curve averages about a twentieth of the run
 
 
@@ -26,7 +28,7 @@ def plot_reward_curve(log_history: Sequence[Mapping[str, Any]], path: str | Path
     Raises:
         ValueError: If no log holds a reward.
     """
-    rewards = _series(log_history, "reward")
+    rewards = series(log_history, "reward")
     if not rewards:
         raise ValueError(
             f"None of the {len(log_history)} logs holds 'reward', so there is no curve to draw. Train for at least "
@@ -35,8 +37,8 @@ def plot_reward_curve(log_history: Sequence[Mapping[str, Any]], path: str | Path
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw_training(axes, rewards, _series(log_history, "reward_std"))
-    if evaluations := _series(log_history, "eval_reward"):
+    _draw_training(axes, rewards, series(log_history, "reward_std"))
+    if evaluations := series(log_history, "eval_reward"):
         axes.plot(*_columns(evaluations), "o", color="tab:green", label="evaluation")
     axes.set(title=title, xlabel="optimizer step", ylabel="reward")
     axes.grid(alpha=0.3)
@@ -54,11 +56,6 @@ def _draw_training(axes: Axes, rewards: dict[int, float], spreads: dict[int, flo
     axes.fill_between(steps, low, high, color="tab:blue", alpha=0.1, linewidth=0, label="± std of completions")
     axes.plot(steps, values, color="tab:blue", alpha=0.4, linewidth=1, label="mean")
     axes.plot(steps, _running_mean(values), color="tab:blue", linewidth=2, label="running mean")
-
-
-def _series(log_history: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
-    """Values by step; after a resume from an earlier checkpoint the later log of a step counts."""
-    return dict(sorted((log["step"], log[name]) for log in log_history if name in log))
 
 
 def _columns(series: dict[int, float]) -> tuple[list[int], list[float]]:

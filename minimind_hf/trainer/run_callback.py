@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the trainers do at the Trainer's own events."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback
 
+from .card import algorithm, settings
 from .engine_step import guard_step
 from .metrics import Metrics
+from .run_record import RUN_FILE, STATE_FILE, write_json
 
 if TYPE_CHECKING:
     from .base import RLTrainer
@@ -22,6 +25,9 @@ class RunCallback(TrainerCallback):
         self.trainer._metrics = Metrics(step=state.global_step)
         if self.trainer.is_deepspeed_enabled:
             guard_step(self.trainer.deepspeed, self.trainer._clip_in_engine, self.trainer._skips_update)
+        if state.is_world_process_zero:
+            label, _, _ = algorithm(args)
+            write_json(Path(args.output_dir) / RUN_FILE, {"algorithm": label, "settings": dict(settings(args))})
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         epoch = int(state.epoch or 0)
@@ -35,4 +41,7 @@ class RunCallback(TrainerCallback):
             self.trainer.optimizer.zero_grad(set_to_none=True)
 
     def on_train_end(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            self.trainer._samples.end()
+            state.save_to_json(str(Path(args.output_dir) / STATE_FILE))
         self.trainer._scorer.close()

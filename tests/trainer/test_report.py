@@ -5,6 +5,7 @@ import matplotlib.image
 import pytest
 
 from minimind_hf.trainer import report
+from minimind_hf.trainer.run_record import series
 
 
 def logs(rewards: list[float]) -> list[dict]:
@@ -26,7 +27,7 @@ def test_a_run_without_rewards_has_no_curve(tmp_path):
 def test_the_later_log_of_a_step_counts():
     history = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0}, {"step": 2, "eval_reward": 9.0}]
     resumed = [{"step": 2, "reward": 2.5}, {"step": 3, "reward": 3.0}]
-    assert report._series(history + resumed, "reward") == {1: 1.0, 2: 2.5, 3: 3.0}
+    assert series(history + resumed, "reward") == {1: 1.0, 2: 2.5, 3: 3.0}
 
 
 def test_running_mean_over_a_twentieth_of_the_run():

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a run: what a trainer leaves behind, what is drawn, and that a browser opens it without complaint."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from minimind_hf.cli import main
+from minimind_hf.trainer.charts import charts_of, draw
+from minimind_hf.trainer.html_report import render, write_report
+from minimind_hf.trainer.run_record import RunRecord, read_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def log(step: int, **values) -> dict:
+    return {"step": step, "epoch": 0.1 * step, **values}
+
+
+@pytest.fixture
+def run_dir(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=3)
+    trainer.train()
+    return tmp_path / "run"
+
+
+class Tags(HTMLParser):
+    """Counts opened and closed elements, and collects what would be loaded from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.outside = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.open += [] if tag in ("meta", "link", "br") else [tag]
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href") and not value.startswith(("#", "data:")):
+                self.outside.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_run_leaves_what_its_report_needs(run_dir):
+    run = read_run(run_dir)
+    assert run.algorithm == "CISPO" and run.settings["num_generations"] == 4
+    assert list(run.series("reward")) == [1, 2, 3]
+    assert [row["step"] for row in run.early] == [0] * 6 and [row["step"] for row in run.late] == [2] * 6
+    assert len({row["prompt"] for row in run.early[:2]}) == 2  # one completion of each prompt first
+    assert set(run.late[0]["signals"]) == {"share_of_a"}
+
+
+def test_page_holds_everything_and_needs_nothing(run_dir):
+    path = write_report(run_dir)
+    assert path == run_dir / "report.html"
+    page = path.read_text()
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == [] and tags.outside == []
+    titles = re.findall(r"<figcaption><b>(.*?)</b>", page)
+    assert titles[:3] == ["Reward", "Signals", "KL to the reference"] and "Time per step" in titles
+    assert page.count("<svg") == len(titles)
+    assert "Early, step 0" in page and "Late, step 2" in page and "num_generations" in page
+
+
+def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
+    (run_dir / "health.jsonl").write_text(
+        json.dumps({"step": 2, "rule": "kl_grows", "message": "KL <b>1.5</b>: raise beta"}) + "\n"
+    )
+    late = run_dir / "samples" / "late.jsonl"
+    rows = [json.loads(line) for line in late.read_text().splitlines()]
+    rows[0]["completion"] = "<script>alert(1)</script> $title ${cards}"
+    late.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_report(run_dir).read_text()
+    assert "<script>" not in page and "&lt;script&gt;alert(1)&lt;/script&gt; $title ${cards}" in page
+    assert "<td>kl_grows</td><td>KL &lt;b&gt;1.5&lt;/b&gt;: raise beta</td>" in page
+    assert "No message of the health check" not in page
+
+
+def test_every_logged_number_is_drawn_or_known_to_be_left_out(run_dir):
+    run = read_run(run_dir)
+    drawn = {name for chart in charts_of(run) for name in chart.found_in(run)}
+    left_out = {
+        name for name in run.logged_names if not name.endswith("std") and not name.startswith(("train_", "total_"))
+    }
+    assert left_out - drawn == {"learning_rate", "ratio_mean", "advantages/mean"}
+
+
+def test_what_a_reward_function_logs_gets_a_chart_of_its_own():
+    run = RunRecord("run", [log(1, reward=1.0, tests_passed=3.0), log(2, reward=1.0, tests_passed=4.0)])
+    assert [chart.title for chart in charts_of(run)] == ["Reward", "tests_passed"]
+
+
+def test_curves_are_svg_with_text_and_names_of_their_own():
+    history = [log(step, reward=float(step), **{"seconds/rollout": 1.0, "seconds/update": 2.0}) for step in (1, 2)]
+    run = RunRecord("run", history)
+    drawn = [ElementTree.fromstring(draw(chart, run)) for chart in charts_of(run)]
+    assert len(drawn) == 2  # reward and time
+    letters = {element.text for element in drawn[1].iter(f"{SVG}text")}
+    assert {"rollout", "update", "seconds", "optimizer step"} <= letters
+    names = [{element.get("id") for element in svg.iter(f"{SVG}clipPath")} for svg in drawn]
+    assert names[0] and not names[0] & names[1]
+
+
+def test_a_single_logged_step_can_be_drawn():
+    run = RunRecord("run", [log(1, reward=1.0, reward_std=0.1, **{"seconds/update": 2.0})])
+    assert render(run).count("<svg") == 2
+
+
+def test_running_run_is_read_from_its_newest_checkpoint(tmp_path):
+    for step in (2, 10):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": [log(step, reward=1.0)]}))
+    assert list(read_run(tmp_path).series("reward")) == [10]
+
+
+def test_command(run_dir, tmp_path, capsys):
+    assert main(["report", str(run_dir), "--output", str(tmp_path / "new" / "page.html")]) == 0
+    assert (tmp_path / "new" / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert main(["report", str(tmp_path / "absent")]) == 1
+    assert "There is no folder" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "new")]) == 1
+    assert "holds no trainer_state.json" in capsys.readouterr().err
+
+
+def open_in_browser(page, folder) -> list[str]:
+    """Opens a page, takes its picture, and returns what its console said."""
+    flags = [*FLAGS, "--enable-logging=stderr", "--window-size=1280,2400"]
+    picture = folder / "page.png"
+    places = [f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", page.as_uri()]
+    done = subprocess.run([BROWSER, *flags, *places], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine (Debian: apt install chromium)")
+def test_browser_opens_it_without_an_error(run_dir, tmp_path):
+    assert open_in_browser(write_report(run_dir), tmp_path) == []
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+    bad = tmp_path / "bad.html"
+    bad.write_text("<script>missing()</script>")
+    assert "missing is not defined" in "".join(open_in_browser(bad, tmp_path))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress: a bar on a terminal, plain lines elsewhere, with the numbers that matter."""
+
+import io
+
+import pytest
+from rich.console import Console
+from transformers import TrainerState
+from transformers.trainer_callback import TrainerControl
+
+from minimind_hf.trainer import progress
+from minimind_hf.trainer.progress import RLProgressCallback
+
+LOGS = {"loss": 0.1, "reward": 1.5, "kl_ref": 0.02, "tokens_per_second": 321.0, "grad_norm": 9.0}
+
+
+def drive(console: Console, steps: int = 4, start: int = 0, main_process: bool = True) -> str:
+    state = TrainerState(max_steps=steps, global_step=start, is_world_process_zero=main_process)
+    callback, control = RLProgressCallback(console), TrainerControl()
+    callback.on_train_begin(None, state, control)
+    while state.global_step < steps:
+        state.global_step += 1
+        callback.on_step_end(None, state, control)
+        callback.on_log(None, state, control, logs=LOGS)
+    callback.on_prediction_step(None, state, control, eval_dataloader=[1, 2])
+    callback.on_evaluate(None, state, control)
+    callback.on_log(None, state, control, logs={"eval_reward": 2.0, "eval_runtime": 1.0})
+    callback.on_train_end(None, state, control)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves three seconds each time it is read."""
+    times = iter(range(0, 10_000, 3))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(times)))
+
+
+def test_plain_lines_have_the_numbers_and_the_time_left(clock):
+    lines = drive(Console(file=io.StringIO(), width=60)).splitlines()
+    # Read at 0 s (begin), 3 s (step 1: shown), 6 s (3 s later: not), 9 s (6 s later: shown), 12 s (the last: shown)
+    assert lines[0] == "step 1/4: reward 1.5, kl_ref 0.02, loss 0.1, tok/s 321, 0:00:09 left"
+    assert [line.split(":")[0] for line in lines] == ["step 1/4", "step 3/4", "step 4/4", "step 4, evaluation"]
+    assert lines[2].endswith("0:00:00 left") and lines[3] == "step 4, evaluation: reward 2"
+
+
+def test_time_left_of_a_resumed_run_counts_its_own_steps(clock):
+    lines = drive(Console(file=io.StringIO(), width=60), steps=10, start=8).splitlines()
+    assert lines[0].startswith("step 9/10") and lines[0].endswith("0:00:03 left")
+
+
+def test_bar_on_a_terminal():
+    shown = drive(Console(file=io.StringIO(), width=160, force_terminal=True))
+    assert "training" in shown and "4/4" in shown and "reward 1.5, kl_ref 0.02" in shown
+    assert "step 4/4" not in shown
+
+
+def test_other_processes_are_silent():
+    assert drive(Console(file=io.StringIO()), main_process=False) == ""
