@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo test test-all lint format bench clean
+.PHONY: install demo demo-ppo test test-all lint format bench docs docs-check clean
 
 install: $(VENV)/installed
 
@@ -40,5 +40,12 @@ bench: install  ## against trl and model.generate; on a quiet machine
 	$(BIN)/python benchmarks/step_time.py --workload chat
 	$(BIN)/python benchmarks/rollout.py --workload chat --dtype float32
 
+docs: install  ## the documentation as a site in build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+docs-check: install  ## runs every command of README.md, README_zh.md and docs/ in a scratch folder
+	$(BIN)/python docs/check.py $(DOCS_CHECK_ARGS)
+
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) outputs build

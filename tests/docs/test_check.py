@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/check.py: which commands it finds, which it runs, and that the pages are written as it expects."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = """\
+Text.
+
+```bash
+echo one > out.txt
+```
+
+```python
+print("not run")
+```
+
+<!-- docs-check: needs gpu, hub -->
+```bash
+false
+```
+
+```bash
+echo one > out.txt
+```
+
+```bash
+grep -q one out.txt
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def check():
+    spec = importlib.util.spec_from_file_location("docs_check", ROOT / "docs" / "check.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["docs_check"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_blocks_are_found_with_their_marks(check):
+    blocks = list(check.find_blocks("page.md", PAGE))
+    assert [(block.line, block.needs) for block in blocks] == [(4, ()), (13, ("gpu", "hub")), (17, ()), (21, ())]
+    assert blocks[0].text == "echo one > out.txt" and blocks[1].place == "page.md:13"
+
+
+def test_what_is_run_and_what_is_not(check):
+    blocks = list(check.find_blocks("page.md", PAGE))
+    reasons = [reason for _, reason in check.plan(blocks, able=["hub"])]
+    assert reasons == [None, "needs a GPU", "same as page.md:4", None]
+    assert [reason for _, reason in check.plan(blocks, able=["hub", "gpu"])].count(None) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- docs-check: needs a miracle -->\n```bash\nx\n```", "page.md:1: unknown need 'a miracle'"),
+        ("<!-- docs-check: needs gpu -->\ntext\n```bash\nx\n```", "page.md:2: a docs-check mark must stand directly"),
+        ("<!-- docs-check: needs gpu -->\n```python\nx\n```", "page.md:2: a docs-check mark before a block of python"),
+        ("```bash\nx", "page.md:1: the block does not end"),
+    ],
+)
+def test_pages_that_cannot_be_checked(check, text, message):
+    with pytest.raises(check.PageError, match=re.escape(message)):
+        list(check.find_blocks("page.md", text))
+
+
+def test_blocks_run_in_order_in_one_folder_and_failures_are_seen(check, tmp_path):
+    blocks = [
+        check.Block("p", i, text)
+        for i, text in enumerate(["echo 1 > a", "grep -q 1 a", "false\necho hidden", "exit 3 | cat"])
+    ]
+    env = {"PATH": "/usr/bin:/bin"}
+    succeeded = [check.run_block(block, tmp_path, env, tmp_path / "log")[0] for block in blocks]
+    assert succeeded == [True, True, False, False]
+
+
+def test_the_pages_are_well_formed_and_say_little_that_is_not_run(check):
+    planned = check.plan(check.all_blocks(), able=[])
+    assert len(planned) > 15
+    assert sum(reason is None for _, reason in planned) >= 10
+
+
+def test_no_command_escapes_in_an_indented_block():
+    """Commands in four-space blocks would not be run."""
+    command = re.compile(r"^ {4}(make|python|minimind-hf|accelerate|pip|git) ")
+    for pattern in ("README.md", "README_zh.md", "docs/*.md"):
+        for path in ROOT.glob(pattern):
+            fenced = False
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                fenced ^= line.startswith("```")
+                assert fenced or not command.match(line), f"{path.name}:{number}: fence it as bash"
+
+
+def test_both_readmes_have_the_same_commands(check):
+    ours, theirs = (check.all_blocks([name]) for name in ("README.md", "README_zh.md"))
+    assert [(block.text, block.needs) for block in ours] == [(block.text, block.needs) for block in theirs]
+
+
+def test_every_link_within_the_project_leads_somewhere():
+    for pattern in ("README.md", "README_zh.md", "docs/*.md"):
+        for path in ROOT.glob(pattern):
+            for link in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+                assert link.startswith("http") or (path.parent / link).exists(), f"{path.name}: {link}"

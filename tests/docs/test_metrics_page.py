@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name that a run logs is defined in docs/metrics.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+
+from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+SETTINGS = {
+    "use_cpu": True,
+    "report_to": "none",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "max_steps": 2,
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "max_completion_length": 8,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def patterns() -> list[re.Pattern]:
+    """The names of the page's first columns; NAME stands for any name without a slash."""
+    cells = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    names = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    return [re.compile(re.escape(name).replace("NAME", r"[^/]+")) for name in names]
+
+
+def is_defined(name: str, patterns: list[re.Pattern]) -> bool:
+    return any(pattern.fullmatch(form) for pattern in patterns for form in (name, name.removeprefix("eval_")))
+
+
+def train(trainer_class, config_class, folder, model, **changes) -> set[str]:
+    config = config_class(output_dir=str(folder), **SETTINGS | changes)
+    trainer = trainer_class(
+        model,
+        [share_of_a, "length"],
+        config,
+        train_dataset=make_prompts(12),
+        eval_dataset=make_prompts(2, seed=1),
+        processing_class=make_tokenizer(),
+        rollout_engine=ScriptedEngine(config.temperature),
+    )
+    trainer.train()
+    return {name for log in trainer.state.log_history for name in log}
+
+
+def test_grpo(tmp_path, patterns):
+    logged = train(GRPOTrainer, GRPOConfig, tmp_path, make_policy(use_moe=True), num_generations=4)
+    assert {"kl_ref", "aux_loss", "eval_reward"} <= logged
+    assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
+
+
+def test_ppo(tmp_path, patterns):
+    logged = train(PPOTrainer, PPOConfig, tmp_path, make_policy())
+    assert {"explained_variance", "critic_loss", "seconds/values"} <= logged
+    assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
+
+
+def test_a_name_that_is_not_on_the_page_is_found(patterns):
+    assert not is_defined("rewards/length", patterns) and not is_defined("kl", patterns)
+    assert is_defined("rewards/length/mean", patterns) and is_defined("eval_rewards/length/std", patterns)
