@@ -4,6 +4,7 @@
     python docs/check.py                  # all of them
     python docs/check.py --list           # what would be run, and what not and why
     python docs/check.py README.md        # one page
+    python docs/check.py --folder /tmp/scratch --start README.md:100   # goes on where it failed
 
 A command stands in a fenced block marked `bash`. Blocks are run in the order of the pages, each by one shell that
 stops at the first failure, in a copy of the repository. A block that was run before is not run again: README_zh.md
@@ -127,7 +128,7 @@ def copy_repository(folder: Path) -> None:
 def make_environment(folder: Path) -> dict[str, str]:
     """The environment of the commands: this Python, the copy's package, and no network."""
     bin_folder = folder / ".venv" / "bin"
-    bin_folder.mkdir(parents=True)
+    bin_folder.mkdir(parents=True, exist_ok=True)
     accelerate = "accelerate.commands.accelerate_cli"
     modules = {"minimind-hf": "minimind_hf.cli", "mkdocs": "mkdocs", "accelerate": accelerate}
     commands = {"python": '"$@"', "pytest": '-m pytest "$@"', "ruff": '-m ruff "$@"'}
@@ -161,9 +162,9 @@ for name, source in (("rlaif", "prompts"), ("sft", "sft"), ("dpo", "preferences"
     Path(f"{name}.jsonl").write_text("".join(first(source, 8)))
 sizes = ["hidden_size=64", "num_hidden_layers=2", "num_attention_heads=4", "num_key_value_heads=2"]
 new_model.main(["stand_ins/model", "--corpus", "stand_ins/sft.jsonl", "--vocab_size", "400", "--config", *sizes])
-convert("stand_ins/model", "full_sft_512.pth")
+convert("stand_ins/model", "full_sft_512.pth", overwrite=True)
 for target in ("MODEL", "path/to/minimind/model"):
-    convert("stand_ins/model", target)
+    convert("stand_ins/model", target, overwrite=True)
 """
 
 
@@ -186,8 +187,21 @@ def run_block(block: Block, folder: Path, env: dict[str, str], log: Path) -> tup
     return done.returncode == 0, time.perf_counter() - start
 
 
-def plan(blocks: Sequence[Block], able: Sequence[str]) -> list[tuple[Block, str | None]]:
-    """Pairs each block with the reason why it is not run, if there is one."""
+def plan(blocks: Sequence[Block], able: Sequence[str], start: str | None = None) -> list[tuple[Block, str | None]]:
+    """Pairs each block with the reason why it is not run, if there is one.
+
+    Args:
+        blocks (`Sequence[Block]`): The blocks, in order.
+        able (`Sequence[str]`): Needs that this machine meets.
+        start (`str`, *optional*): Place of the first block to run.
+
+    Raises:
+        PageError: If no block stands at `start`.
+    """
+    places = [block.place for block in blocks]
+    if start is not None and start not in places:
+        raise PageError(f"No block stands at {start}; blocks stand at {', '.join(places)}.")
+    first = places.index(start) if start else 0
     seen: dict[str, str] = {}
     planned: list[tuple[Block, str | None]] = []
     for block in blocks:
@@ -197,6 +211,8 @@ def plan(blocks: Sequence[Block], able: Sequence[str]) -> list[tuple[Block, str 
             reason = "needs " + ", ".join(NEEDS[need] for need in lacking)
         elif block.text in seen:
             reason = f"same as {seen[block.text]}"
+        elif len(planned) < first:
+            reason = f"before {start}"
         else:
             seen[block.text] = block.place
         planned.append((block, reason))
@@ -209,7 +225,7 @@ def check(planned: Sequence[tuple[Block, str | None]], folder: Path) -> list[dic
     env = make_environment(folder)
     subprocess.run([sys.executable, "-c", STAND_INS], cwd=folder, env=env, check=True, capture_output=True)
     logs = folder / ".docs-check"
-    logs.mkdir()
+    logs.mkdir(exist_ok=True)
     results = []
     for number, (block, reason) in enumerate(planned):
         result = {"place": block.place, "command": block.text}
@@ -232,8 +248,9 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print what would be run")
     parser.add_argument("--able", nargs="+", default=[], choices=NEEDS, help="needs that this machine meets")
     parser.add_argument("--folder", type=Path, help="scratch folder to use and keep (default: a temporary one)")
+    parser.add_argument("--start", metavar="PLACE", help="first block to run, as it is listed")
     options = parser.parse_args()
-    planned = plan(all_blocks(options.pages), options.able)
+    planned = plan(all_blocks(options.pages), options.able, options.start)
     if options.list:
         for block, reason in planned:
             print(f"{block.place}: {reason or 'runs'}\n{block.text}\n")

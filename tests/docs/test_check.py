@@ -55,6 +55,10 @@ def test_what_is_run_and_what_is_not(check):
     reasons = [reason for _, reason in check.plan(blocks, able=["hub"])]
     assert reasons == [None, "needs a GPU", "same as page.md:4", None]
     assert [reason for _, reason in check.plan(blocks, able=["hub", "gpu"])].count(None) == 3
+    later = [reason for _, reason in check.plan(blocks, able=[], start="page.md:17")]
+    assert later == ["before page.md:17", "needs a GPU, the Hub, or another server on the network", None, None]
+    with pytest.raises(check.PageError, match="No block stands at page.md:5"):
+        check.plan(blocks, able=[], start="page.md:5")
 
 
 @pytest.mark.parametrize(
