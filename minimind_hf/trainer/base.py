@@ -29,7 +29,8 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput
 from transformers.utils import logging
 
 from ..algorithms import total_rewards
@@ -39,6 +40,8 @@ from ..forward.linear import use_onednn
 from ..forward.signature import unwrap
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, SamplingParams, check_rollouts
+from .agreement import failing_together
+from .atomic import committed, drop_old_checkpoints
 from .card import model_card
 from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
@@ -144,6 +147,7 @@ class RLTrainer(Trainer):
             args.log_unique_prompts,
         )
         self._checkpoint_to_resume: str | None = None
+        self._staging: Path | None = None  # where a checkpoint is being written
         self._nothing_to_learn = False
         self._skipping: bool | None = None  # whether the update that is due is skipped, once that is decided
 
@@ -217,7 +221,7 @@ class RLTrainer(Trainer):
         with metrics.phase("rollout"):
             rollouts = self._rollout([prompt["prompt_ids"] for prompt in prompts], num_generations, seed)
         metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
-        with metrics.phase("scoring"):
+        with metrics.phase("scoring"), failing_together(self.accelerator, "scoring"):
             completions = self._decode(prompts, rollouts, num_generations)
             notes = RewardNotes(len(rollouts), metrics)
             signals = self._score(prompts, rollouts, completions, num_generations, notes)
@@ -229,10 +233,13 @@ class RLTrainer(Trainer):
 
     def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
         sampling = SamplingParams(self.args.max_completion_length, self.args.temperature, self._eos_token_ids, seed)
-        with self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy:
+        with (
+            self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
+            failing_together(self.accelerator, "the rollout"),
+        ):
             self._engine.sync_weights(policy, self.state.global_step)
             rollouts = self._engine.generate(prompt_ids, num_generations, sampling)
-        check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self._engine)
+            check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self._engine)
         return rollouts
 
     def _decode(self, prompts: list[dict], rollouts: list, num_generations: int) -> list:
@@ -455,6 +462,30 @@ class RLTrainer(Trainer):
         self.remove_callback(ProgressCallback)
         if not self.args.disable_tqdm:
             self.add_callback(RLProgressCallback)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder, name = Path(self._get_output_dir(trial)), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with committed(folder, name, self.accelerator, self.args.should_save) as staging:
+            self._staging = staging
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._staging = None
+            if self.state.best_model_checkpoint == str(staging / name):
+                self.state.best_model_checkpoint = str(folder / name)
+                if self.args.should_save:
+                    self.state.save_to_json(str(staging / name / TRAINER_STATE_NAME))
+        if self.args.should_save:
+            drop_old_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder / name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._staging is None:  # what is still being written is pushed when it is in its place
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves, with the random states, what of the experience is still to be trained on."""

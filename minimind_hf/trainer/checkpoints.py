@@ -53,7 +53,8 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
 
 def world_size_of(folder: str | Path) -> int:
     """Returns how many processes wrote a checkpoint."""
-    return _load(folder, 0)["world_size"]
+    any_rank = next(Path(folder).glob(ROLLOUT_STATE.format(rank="*")), _path(folder, 0))
+    return _read(any_rank)["world_size"]
 
 
 def check_resumable(folder: str | Path, args: TrainingArguments, uses_deepspeed: bool) -> None:
@@ -73,7 +74,10 @@ def check_resumable(folder: str | Path, args: TrainingArguments, uses_deepspeed:
 
 
 def _load(folder: str | Path, rank: int) -> dict:
-    path = _path(folder, rank)
+    return _read(_path(folder, rank))
+
+
+def _read(path: Path) -> dict:
     if not path.exists():
         raise FileNotFoundError(
             f"{path} is missing, so the run cannot go on exactly where it stopped. It is written with every "
