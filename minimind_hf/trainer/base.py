@@ -17,7 +17,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from accelerate.utils import set_seed
+from accelerate.utils import is_peft_model, set_seed
 from peft import PeftConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -56,6 +56,7 @@ from .inputs import (
     make_prompts,
     make_sampler,
 )
+from .merging import save_merged
 from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
@@ -432,6 +433,13 @@ class RLTrainer(Trainer):
             if self.args.log_completions:
                 self._completions.flush(self.accelerator, self.state.global_step)
         super().log(logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if self.args.merge_adapters and self._staging is None and is_peft_model(self.policy):
+            with self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy:
+                if self.args.should_save:
+                    save_merged(policy, output_dir or self.args.output_dir, self.processing_class)
+        super().save_model(output_dir, _internal_call)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         super()._save(output_dir, without_copies(self.policy, state_dict))

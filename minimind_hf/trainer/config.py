@@ -60,6 +60,9 @@ class RLConfig(TrainingArguments):
         None, "Arguments of AutoModelForCausalLM.from_pretrained when the model is given by its name."
     )
     trust_remote_code: bool = _field(False, "Run code that a model or tokenizer folder brings along.")
+    merge_adapters: bool = _field(
+        False, "Where adapters are trained, also save the model with them merged, into the folder's `merged`."
+    )
     disable_dropout: bool = _field(False, "Set every dropout of policy and reference to 0.")
     router_aux_loss_coef: float | None = _field(
         None, "Weight of a mixture-of-experts router's balancing loss. Unset: the model's own; 0: off."

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
-from peft import PeftConfig, get_peft_model
+from peft import PeftConfig, PeftModel, TaskType, get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.peft_utils import find_adapter_config_file
 from trl.models.utils import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import create_model_from_path, disable_dropout_in_model, use_adapter
 
@@ -27,8 +28,7 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
         ValueError: If adapters were asked for on a model that has some, or those it has are not trainable.
     """
     if isinstance(model, str):
-        init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-        model = create_model_from_path(model, architecture=AutoModelForCausalLM, **init_kwargs)
+        model = _load(model, args)
     elif args.model_init_kwargs:
         raise ValueError(
             f"model_init_kwargs ({args.model_init_kwargs}) apply to a model given by its name, but the model is "
@@ -40,7 +40,8 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
                 "The model already has adapters, and peft_config asks for new ones. Leave peft_config out to train "
                 "the adapters it has, or merge them first (model.merge_and_unload())."
             )
-        model = get_peft_model(model, peft_config)
+        model = get_peft_model(model, _for_language_models(peft_config))
+    _check_adapter_learns(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "No parameter of the model is trainable. Load an adapter to train with is_trainable=True, or call "
@@ -49,6 +50,47 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
     if args.disable_dropout:
         disable_dropout_in_model(model)
     return model
+
+
+def _load(name: str, args: RLConfig) -> PreTrainedModel:
+    """Loads a model; given the folder or name of an adapter, its base and the adapter, to be trained further."""
+    init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+    if find_adapter_config_file(name, revision=init_kwargs.get("revision")) is None:
+        return create_model_from_path(name, architecture=AutoModelForCausalLM, **init_kwargs)
+    revision = init_kwargs.pop("revision", None)  # of the adapter; its config may name one of the base
+    config = PeftConfig.from_pretrained(name, revision=revision)
+    if not config.base_model_name_or_path:
+        raise ValueError(
+            f"{name} is an adapter that does not say of which model. Set base_model_name_or_path in its "
+            "adapter_config.json, or pass the model: PeftModel.from_pretrained(base, folder, is_trainable=True)."
+        )
+    if config.revision:
+        init_kwargs["revision"] = config.revision
+    base = create_model_from_path(config.base_model_name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
+    return PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
+
+
+def _for_language_models(config: PeftConfig) -> PeftConfig:
+    if config.task_type is not None:
+        return config
+    config = copy.copy(config)
+    config.task_type = TaskType.CAUSAL_LM  # so that peft's own Auto classes load what is saved
+    return config
+
+
+def _check_adapter_learns(model: nn.Module) -> None:
+    """Refuses adapters that were loaded to be used, not to be trained."""
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(
+            "The model's adapter was loaded by transformers, which keeps it frozen and leaves the base trainable. "
+            "Pass the adapter's folder as model, or load it by AutoPeftModelForCausalLM.from_pretrained(folder, "
+            "is_trainable=True)."
+        )
+    if is_peft_model(model) and model.peft_config[model.active_adapter].inference_mode:
+        raise ValueError(
+            f"The adapter {model.active_adapter!r} was loaded for inference and would not be trained. Load it with "
+            "is_trainable=True, or pass its folder as model."
+        )
 
 
 def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> None:

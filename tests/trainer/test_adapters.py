@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reinforcement learning that goes on from an adapter, refuses frozen ones, and saves merged models."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
+from ppo_tools import make_trainer as make_ppo_trainer
+from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
+from transformers import AutoModelForCausalLM
+
+from minimind_hf import GRPOTrainer
+
+LORA = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """Folder of an adapter that changes its base a lot, with its tokenizer."""
+    make_policy().save_pretrained(tmp_path / "base")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), LORA)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    model.save_pretrained(tmp_path / "adapter")
+    make_tokenizer().save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+@pytest.fixture
+def make_grpo_trainer(make_config):
+    def make(model, peft_config=None, **changes):
+        config = make_config(**changes)
+        engine = ScriptedEngine(config.temperature)
+        return GRPOTrainer(
+            model,
+            share_of_a,
+            config,
+            train_dataset=make_prompts(12),
+            processing_class=make_tokenizer(),
+            rollout_engine=engine,
+            peft_config=peft_config,
+        )
+
+    return make
+
+
+def test_an_adapter_given_by_its_folder_is_trained_and_is_its_own_reference(make_grpo_trainer, adapter):
+    trainer = make_grpo_trainer(str(adapter), beta=0.3)
+    assert isinstance(trainer.policy, PeftModel)
+    before = {name: tensor.clone() for name, tensor in trainer.policy.state_dict().items()}
+    trainer.train()
+    kl = [entry["kl_ref"] for entry in trainer.state.log_history if "kl_ref" in entry]
+    assert kl[0] == pytest.approx(0, abs=1e-9)  # measured from the bare base it would not be
+    assert kl[1] > 1e-6
+    for name, tensor in trainer.policy.state_dict().items():
+        learns = ".default." in name
+        assert torch.equal(tensor, before[name]) != learns, name
+
+
+def test_ppo_goes_on_from_the_folder_of_an_adapter(tmp_path, adapter):
+    trainer = make_ppo_trainer(tmp_path / "run", str(adapter))
+    trainer.train()
+    kl = [entry["kl_ref"] for entry in trainer.state.log_history if "kl_ref" in entry]
+    assert kl[0] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("load", [AutoPeftModelForCausalLM, AutoModelForCausalLM])
+def test_a_frozen_adapter_is_refused(make_grpo_trainer, adapter, load):
+    with pytest.raises(ValueError, match="is_trainable=True"):
+        make_grpo_trainer(load.from_pretrained(adapter))
+
+
+def test_an_adapter_of_no_known_base_is_refused(make_grpo_trainer, adapter):
+    config = LoraConfig.from_pretrained(adapter)
+    config.base_model_name_or_path = None
+    config.save_pretrained(adapter)
+    with pytest.raises(ValueError, match="does not say of which model.*base_model_name_or_path"):
+        make_grpo_trainer(str(adapter))
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_merged_on_request(make_grpo_trainer, tmp_path, adapter, algorithm):
+    changes = {"merge_adapters": True, "save_strategy": "steps", "save_steps": 1}
+    if algorithm == "grpo":
+        trainer = make_grpo_trainer(str(adapter), **changes)
+    else:
+        trainer = make_ppo_trainer(tmp_path / "run", str(adapter), **changes)
+    trainer.train()
+    trainer.save_model()
+    folder = trainer.args.output_dir
+    merged = AutoModelForCausalLM.from_pretrained(f"{folder}/merged")
+    adapted = AutoPeftModelForCausalLM.from_pretrained(folder)
+    assert not isinstance(merged, PeftModel)
+    ids = torch.tensor(random_ids(1, low=9, high=9))
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(merged(ids).logits, trainer.policy.eval()(ids).logits, atol=2e-5, rtol=1e-5)
+    assert not Path(folder, "checkpoint-1", "merged").exists()
+
+
+def test_adapters_of_a_run_load_by_their_own_class(make_grpo_trainer, tmp_path):
+    make_policy().save_pretrained(tmp_path / "base")
+    trainer = make_grpo_trainer(str(tmp_path / "base"), peft_config=LoraConfig(r=2, target_modules="all-linear"))
+    trainer.save_model()
+    assert AutoPeftModelForCausalLM.from_pretrained(trainer.args.output_dir)
