@@ -21,6 +21,18 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight.T` of two matrices of any dtype, without a gradient; float32 on a CPU by oneDNN."""
+    if x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() and weight.numel() and is_available():
+        return _product(*(each if _is_dense(each) else each.contiguous() for each in (x, weight)))
+    return x @ weight.t()
+
+
+def _is_dense(matrix: Tensor) -> bool:
+    """Whether a matrix or its transpose is contiguous; oneDNN reads others a thousand times slower."""
+    return matrix.is_contiguous() or matrix.t().is_contiguous()
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):

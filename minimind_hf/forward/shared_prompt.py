@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from .block_attention import block_attention, group_spans, pays_off
 from .signature import unwrap
 
 ATTENTION_NAME = "sdpa_shared_prompt"
@@ -29,8 +30,7 @@ class Group:
 
     Args:
         prompt_length (`int`): Tokens of the prompt.
-        completions_length (`int`): Tokens of all its completions.
-        count (`int`): G, completions that have tokens here.
+        lengths (`list[int]`): Tokens of each of its G completions that have tokens here.
         gather (`Tensor` of shape `(G, longest)`, *optional*): Where each completion's tokens lie among those of all,
             rows filled up with 0; unset when they are equally long and no gathering is needed.
         scatter (`Tensor`, *optional*): Where in the flattened `gather` each of the tokens is.
@@ -38,11 +38,18 @@ class Group:
     """
 
     prompt_length: int
-    completions_length: int
-    count: int
+    lengths: list[int]
     gather: Tensor | None
     scatter: Tensor | None
     mask: Tensor
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def completions_length(self) -> int:
+        return sum(self.lengths)
 
 
 @dataclass
@@ -137,13 +144,13 @@ def _group(prompt_length: int, lengths: list[int], device: torch.device) -> Grou
     longest = max(lengths, default=0)
     mask = torch.ones(longest, prompt_length + longest, dtype=torch.bool, device=device).tril(diagonal=prompt_length)
     if len(set(lengths)) <= 1:
-        return Group(prompt_length, sum(lengths), len(lengths), None, None, mask)
+        return Group(prompt_length, lengths, None, None, mask)
     counts = torch.tensor(lengths)
     within = torch.arange(longest) < counts[:, None]
     starts = counts.cumsum(0) - counts
     gather = torch.where(within, starts[:, None] + torch.arange(longest), 0)
     scatter = within.flatten().nonzero().squeeze(1)
-    return Group(prompt_length, sum(lengths), len(lengths), gather.to(device), scatter.to(device), mask)
+    return Group(prompt_length, lengths, gather.to(device), scatter.to(device), mask)
 
 
 def shared_prompt_attention(
@@ -162,13 +169,31 @@ def shared_prompt_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
+    longest_context = max(group.prompt_length + max(group.lengths, default=0) for group in shared_prompt)
+    if dropout == 0.0 and pays_off(query.device, longest_context):
+        return _in_blocks(query, key, value, shared_prompt, scaling).transpose(1, 2), None
     options = {"dropout_p": dropout, "scale": scaling}
+    return _by_group(query, key, value, shared_prompt, options).transpose(1, 2), None
+
+
+def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
+    """The way of long contexts on a CPU: `(1, heads, T, dim)`."""
+    spans, start = [], 0
+    for group in groups:
+        spans += group_spans(start, group.prompt_length, group.lengths, query.shape[1], query.device)
+        start += group.prompt_length + group.completions_length
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return block_attention(query[0], key[0], value[0], spans, scaling)[None]
+
+
+def _by_group(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], options: dict) -> Tensor:
+    """By torch's fused attention: `(1, heads, T, dim)`."""
     repeats = query.shape[1] // key.shape[1]
     # Split, not sliced: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
-    sizes = [size for group in shared_prompt for size in (group.prompt_length, group.completions_length)]
+    sizes = [size for group in groups for size in (group.prompt_length, group.completions_length)]
     pieces = zip(*(states.split(sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs = []
-    for group in shared_prompt:
+    for group in groups:
         prompt_query, prompt_key, prompt_value = next(pieces)
         completions = next(pieces)
         outputs.append(_attend(prompt_query, prompt_key, prompt_value, repeats, is_causal=True, **options))
@@ -178,7 +203,7 @@ def shared_prompt_attention(
             v = torch.cat([prompt_value.expand(group.count, -1, -1, -1), v], dim=2)
             attended = _attend(q, k, v, repeats, attn_mask=group.mask, **options)
             outputs.append(_by_token(attended, group))
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
+    return torch.cat(outputs, dim=2)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, repeats: int, **options) -> Tensor:

@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from minimind_hf.forward import scoring_head
+from minimind_hf.forward import block_attention, scoring_head
 from minimind_hf.forward.layouts import choose_layout, score_completions
 from minimind_hf.forward.linear import use_onednn
 from minimind_hf.forward.shared_prompt import pack
@@ -118,6 +118,12 @@ def gradients(model, batch, layout, with_aux_loss=False):
     return scores, grads, mask
 
 
+@pytest.fixture(params=[384, 0], ids=["fused", "in blocks"])
+def both_attentions(request, monkeypatch):
+    monkeypatch.setattr(block_attention, "LONG_CONTEXT", request.param)
+
+
+@pytest.mark.usefixtures("both_attentions")
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", MODELS)
 def test_shared_prompt_equals_padded(name, batch):

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention in blocks against torch's fused attention, forward and backward."""
+
+import pytest
+import torch
+
+from minimind_hf.forward import block_attention, shared_prompt
+
+GROUPS = {
+    "even": [(7, [5, 5, 5]), (3, [4])],
+    "ragged": [(7, [5, 1, 12, 6]), (1, [2, 3])],
+    "no completions": [(6, []), (2, [1])],
+    "long completions": [(9, [40, 17, 33]), (30, [8, 8, 20])],
+}
+
+
+def states_of(groups, dtype, heads=4, kv_heads=2, dim=8):
+    total = sum(prompt + sum(lengths) for prompt, lengths in groups)
+    torch.manual_seed(0)
+    shapes = [(1, total, count, dim) for count in (heads, kv_heads, kv_heads)]
+    # As transformers hands them over: views with the heads behind the tokens.
+    states = [torch.randn(shape, dtype=torch.float64).to(dtype).transpose(1, 2) for shape in shapes]
+    return [each.requires_grad_() for each in states], torch.randn(1, heads, total, dim, dtype=torch.float64).to(dtype)
+
+
+def both_ways(groups, dtype, **shape):
+    packed = [shared_prompt._group(prompt, lengths, torch.device("cpu")) for prompt, lengths in groups]
+    states, grad = states_of(groups, dtype, **shape)
+    results = []
+    for attend in (
+        lambda: shared_prompt._in_blocks(*states, packed, 0.3),
+        lambda: shared_prompt._by_group(*states, packed, {"scale": 0.3}),
+    ):
+        output = attend()
+        results.append([output, *torch.autograd.grad(output, states, grad)])
+    return results
+
+
+@pytest.fixture(params=[(128, 2**20), (8, 2**20), (8, 1)], ids=["whole", "blocks", "small blocks, one by one"])
+def block_sizes(request, monkeypatch):
+    length, weights = request.param
+    monkeypatch.setattr(block_attention, "BLOCK_LENGTH", length)
+    monkeypatch.setattr(block_attention, "MAX_WEIGHTS", weights)
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("heads", [(4, 2), (4, 4), (6, 1)], ids=str)
+def test_equal_to_fused_attention(groups, heads, block_sizes):
+    in_blocks, fused = both_ways(groups, torch.float64, heads=heads[0], kv_heads=heads[1])
+    for mine, expected in zip(in_blocks, fused, strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-9, rtol=0)
+
+
+def test_float32_by_onednn(block_sizes):
+    in_blocks, fused = both_ways(GROUPS["ragged"], torch.float32)
+    for mine, expected in zip(in_blocks, fused, strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+
+
+def test_bfloat16_is_as_exact_as_fused_attention():
+    exact, _ = both_ways(GROUPS["long completions"], torch.float64)
+    in_blocks, fused = both_ways(GROUPS["long completions"], torch.bfloat16)
+    for truth, mine, theirs in zip(exact, in_blocks, fused, strict=True):
+        assert mine.dtype == torch.bfloat16
+        assert (mine - truth).abs().mean() < 1.2 * (theirs - truth).abs().mean()
+
+
+def test_under_autocast_it_computes_in_its_dtype():
+    packed = [shared_prompt._group(7, [5, 3], torch.device("cpu"))]
+    (query, key, value), _ = states_of([(7, [5, 3])], torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = shared_prompt._in_blocks(query, key, value, packed, None)
+        fused = shared_prompt._by_group(query, key, value, packed, {"scale": None})
+    assert output.dtype == fused.dtype == torch.bfloat16
+    torch.testing.assert_close(output, fused, atol=3e-2, rtol=0)
+    output.float().sum().backward()
+    assert all(states.grad.dtype == torch.float32 for states in (query, key, value))
+
+
+def test_every_token_is_in_one_span():
+    lengths = [300, 5, 130, 7, 6, 1]
+    spans = block_attention.group_spans(10, 200, lengths, heads=4, device=torch.device("cpu"))
+    positions = torch.arange(10 + 200 + sum(lengths))
+    seen = [positions[span.tokens] if span.filled is None else span.tokens[span.filled] for span in spans]
+    assert sorted(torch.cat(seen).tolist()) == list(range(10, len(positions)))
+
+
+def test_only_long_contexts_on_a_cpu_take_this_way():
+    assert block_attention.pays_off(torch.device("cpu"), 2000)
+    assert not block_attention.pays_off(torch.device("cpu"), 100)
+    assert not block_attention.pays_off(torch.device("cuda"), 2000)
