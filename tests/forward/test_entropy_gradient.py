@@ -33,7 +33,7 @@ def test_gradient_of_entropy_and_log_probability_together(monkeypatch, layout, r
     (entropy.sin() + 0.3 * logps)[mask].sum().backward()
 
     model = make_policy().double()
-    assert choose_layout(layout, model, False, True) == (layout, None)
+    assert choose_layout(layout, model, False) == (layout, None)
     scores = score_completions(model, batch, TEMPERATURE, layout, with_entropy=True, entropy_gradient=True)
     # Rotary angles, norms and the softmax of attention are float32 in transformers, which bounds what can be equal.
     torch.testing.assert_close(scores.entropy[mask], entropy[mask], rtol=0, atol=1e-5)
@@ -51,6 +51,6 @@ def test_probabilities_that_underflow_have_a_gradient_of_zero():
 @pytest.mark.parametrize("layout", ["padded", "shared_prompt"])
 def test_without_being_asked_for_there_is_no_gradient(layout):
     model = make_policy()
-    choose_layout(layout, model, False, True)
+    choose_layout(layout, model, False)
     batch = made_up_batch(259, torch.device("cpu"))
     assert not score_completions(model, batch, TEMPERATURE, layout, with_entropy=True).entropy.requires_grad
