@@ -15,6 +15,8 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 
+ROUTER_LOGITS = "output_router_logits"
+
 
 @dataclass
 class DataArguments:
@@ -64,7 +66,9 @@ class Recipe:
         options = model_init_kwargs(self.model_config) | (self.args.model_init_kwargs or {}) | kwargs
         options["trust_remote_code"] = self._trusts_code
         options.setdefault("dtype", "float32")
-        return auto_class.from_pretrained(self.model_config.model_name_or_path, **options)
+        model = auto_class.from_pretrained(self.model_config.model_name_or_path, **options)
+        self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
+        return model
 
     def load_data(
         self,
@@ -90,6 +94,9 @@ class Recipe:
     def run(self, trainer: Trainer, what: str) -> None:
         """Trains, saves, and prints one JSON line."""
         trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
+        config = trainer.accelerator.unwrap_model(trainer.model).config
+        if hasattr(config, ROUTER_LOGITS):
+            setattr(config, ROUTER_LOGITS, self._router_logits)  # trl switches them on for training
         trainer.save_model(self.args.output_dir)
         last = {name: value for log in trainer.state.log_history for name, value in log.items()}
         if self.args.push_to_hub:

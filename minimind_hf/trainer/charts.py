@@ -55,7 +55,7 @@ class Chart:
 
 
 CHARTS = (
-    Chart("Reward", ("reward", "eval_reward"), "Should rise.", spread="reward_std"),
+    Chart("Reward", ("reward", "reward_min", "reward_max", "eval_reward"), "Should rise.", spread="reward_std"),
     Chart(
         "Signals",
         ("rewards/*/mean",),
@@ -72,7 +72,13 @@ CHARTS = (
     ),
     Chart(
         "Shares",
-        ("completions/clipped_ratio", "frac_reward_zero_std", "early_stopped"),
+        (
+            "completions/clipped_ratio",
+            "completions/repetition",
+            "completions/thinking_closed",
+            "frac_reward_zero_std",
+            "early_stopped",
+        ),
         "clipped_ratio: completions that were cut. frac_reward_zero_std: groups that teach nothing.",
         label=lambda name: name.removeprefix("completions/"),
     ),

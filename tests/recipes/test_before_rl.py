@@ -69,7 +69,9 @@ def test_supervised_mixture_of_experts(world, tmp_path, capsys):
     new_model.main([str(tmp_path / "moe"), "--tokenizer", str(world / "new"), "--config", *SMALL, "use_moe=true"])
     train(sft, world, tmp_path / "moe", "sft", tmp_path / "out")
     assert last_line(capsys)["steps"] == 3
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.router_aux_loss_coef == 5e-4
+    config = AutoModelForCausalLM.from_pretrained(tmp_path / "out").config
+    assert config.router_aux_loss_coef == 5e-4
+    assert config.output_router_logits is None  # as before: trl's switch for training is not kept
 
 
 def test_supervised_with_adapters(world, tmp_path, capsys):
