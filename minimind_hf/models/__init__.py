@@ -15,7 +15,6 @@ from .modeling_minimind import (
     MiniMindForSequenceClassification,
     MiniMindForTokenClassification,
     MiniMindModel,
-    register_expert_names,
     router_load_balancing_loss,
 )
 
@@ -29,7 +28,6 @@ _AUTO_CLASSES = {
 
 def register() -> None:
     """Makes the Auto classes know MiniMind and saved folders carry its code. Calling it again changes nothing."""
-    register_expert_names()
     AutoConfig.register(MiniMindConfig.model_type, MiniMindConfig, exist_ok=True)
     MiniMindConfig.register_for_auto_class()
     for auto_class, model_class in _AUTO_CLASSES.items():

@@ -45,14 +45,14 @@ AUTO_MAP = {
 def register_expert_names() -> None:
     """Saves one tensor per expert, as MiniMind names them, though the modules hold all experts in one tensor.
 
-    Idempotent: the installed package and a remote copy of this file may both be imported.
+    Idempotent: the installed package and a remote copy of this file may both be imported. Called when a model is made,
+    not on import: transformers builds its table of all architectures then, which takes a third of a second.
     """
     if get_checkpoint_conversion_mapping(MiniMindConfig.model_type) is None:
         mapping = get_checkpoint_conversion_mapping("qwen2_moe")
         register_checkpoint_conversion_mapping(MiniMindConfig.model_type, mapping)
 
 
-register_expert_names()
 # Where transformers' Trainer looks whether label smoothing has to shift the labels.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(MiniMindConfig.model_type, "MiniMindForCausalLM")
 
@@ -110,6 +110,7 @@ class MiniMindPreTrainedModel(Qwen3MoePreTrainedModel):
 
 class MiniMindModel(MiniMindPreTrainedModel, Qwen3MoeModel):
     def __init__(self, config: MiniMindConfig):
+        register_expert_names()
         PreTrainedModel.__init__(self, config)
         self.padding_idx = config.pad_token_id
         self.vocab_size = config.vocab_size
