@@ -174,16 +174,21 @@ class ActorCritic(nn.Module):
 
     # Folders
 
-    def save_pretrained(self, folder: str | Path, weights: dict[str, Tensor] | None = None) -> None:
+    def save_pretrained(
+        self, folder: str | Path, weights: dict[str, Tensor] | None = None, with_critic: bool = True
+    ) -> None:
         """Saves the policy as an ordinary model or adapter, and the critic as another in `critic/`.
 
         Args:
             folder (`str` or `Path`): Of the policy.
             weights (`dict[str, Tensor]`, *optional*): Gathered weights, where the modules hold shards.
+            with_critic (`bool`): Whether to save the critic too.
         """
         folder = Path(folder)
         only_policy = {"selected_adapters": [POLICY_ADAPTER]} if isinstance(self.policy, PeftModel) else {}
         self.policy.save_pretrained(folder, state_dict=part_of(weights, "policy."), **only_policy)
+        if not with_critic:
+            return
         if self.shares_base:
             save_critic_adapter(self.policy, self.critic, folder / CRITIC_FOLDER, weights)
         else:

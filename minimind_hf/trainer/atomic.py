@@ -43,6 +43,11 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
     accelerator.wait_for_everyone()
 
 
+def clear_staging(folder: str | Path) -> None:
+    """Removes what a process that was killed while it saved has left."""
+    shutil.rmtree(Path(folder) / STAGING, ignore_errors=True)
+
+
 def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None) -> None:
     """Deletes the oldest checkpoints beyond a number; never the last one and never the best one.
 

@@ -30,7 +30,7 @@ from transformers import (
     TrainerCallback,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
 from ..algorithms import total_rewards
@@ -42,7 +42,7 @@ from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, SamplingParams, check_rollouts
 from .agreement import failing_together
 from .atomic import committed, drop_old_checkpoints
-from .card import model_card
+from .card import REWARD_CURVE, model_card
 from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
@@ -60,6 +60,8 @@ from .merging import save_merged
 from .metrics import Metrics
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
+from .publishing import publish_folder
+from .report import plot_reward_curve
 from .reward_notes import RewardNotes
 from .rollout_weights import RolloutWeights
 from .run_callback import RunCallback
@@ -459,6 +461,8 @@ class RLTrainer(Trainer):
             raise TypeError(f"create_model_card takes no {', '.join(kwargs)}; see its signature for what it takes.")
         if not self.is_world_process_zero():
             return
+        if any("reward" in entry for entry in self.state.log_history):
+            plot_reward_curve(self.state.log_history, Path(self.args.output_dir) / REWARD_CURVE)
         card = model_card(self, model_name=model_name, dataset_name=dataset_name, tags=tags)
         for name, value in {"language": language, "license": license, "base_model": finetuned_from}.items():
             if value is not None:
@@ -492,8 +496,16 @@ class RLTrainer(Trainer):
             self._push_from_checkpoint(str(folder / name))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._staging is None:  # what is still being written is pushed when it is in its place
-            super()._push_from_checkpoint(checkpoint_folder)
+        if self._staging is not None:  # what is still being written is pushed when it is in its place
+            return
+        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
+            publish_folder(checkpoint_folder, self.args.output_dir, self._published_folders())
+            self.create_model_card()
+        super()._push_from_checkpoint(checkpoint_folder)
+
+    def _published_folders(self) -> list[str]:
+        """Folders of a checkpoint that hold further models."""
+        return []
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves, with the random states, what of the experience is still to be trained on."""

@@ -18,6 +18,7 @@ from transformers import Trainer, TrainingArguments
 
 from .trl_fields import UnsupportedTrlFields
 
+REWARD_CURVE = "reward_curve.png"  # beside the card
 _ALGORITHMS = {
     "cispo": ("CISPO", "MiniMax-M1", "2506.13585"),
     "grpo": ("GRPO", "DeepSeekMath", "2402.03300"),
@@ -74,6 +75,7 @@ Optimizer steps: {{ steps }}. Processes: {{ processes }}. The reward is the weig
 ## Results
 
 {{ results }}
+{{ curve }}
 
 ## Versions
 
@@ -121,8 +123,13 @@ def model_card(
         rewards=", ".join(f"`{signal}`" for signal in _reward_names(trainer)),
         settings=_table(("setting", "value"), settings(trainer.args)),
         results=_table(("metric", "last value"), _results(trainer.state.log_history)),
+        curve=f"\n![Reward over optimizer steps]({REWARD_CURVE})\n" if _has_curve(trainer) else "",
         versions=_table(("package", "version"), ((package, version(package)) for package in _PACKAGES)),
     )
+
+
+def _has_curve(trainer: Trainer) -> bool:
+    return any("reward" in entry for entry in trainer.state.log_history)
 
 
 def _name(args: TrainingArguments) -> str:

@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from ..forward.layouts import LAYOUTS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
 from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
+from .publishing import without_secrets
 
 OVERLONG_PROMPTS = ("truncate", "drop")
 PPO_AGGREGATIONS = ("token", "sequence", "constant")
@@ -143,6 +144,14 @@ class RLConfig(TrainingArguments):
         self._check_bounds()
         self._check_sampling_distribution()
         self._resolve_batch()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the settings: never a token of the Hub."""
+        return without_secrets(self.__dict__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What trackers are told of the settings: no token either, not in `model_init_kwargs`."""
+        return without_secrets(super().to_dict())
 
     def _check_bounds(self) -> None:
         _choice("overlong_prompts", self.overlong_prompts, OVERLONG_PROMPTS)
@@ -293,6 +302,9 @@ class PPOConfig(RLConfig):
     vf_coef: float = _field(0.5, "Weight of the value loss.")
     cliprange_value: float = _field(0.2, "How far a value may move from that at sampling before its gradient stops.")
     critic_learning_rate: float = _field(5e-7, "Peak learning rate of the critic; same schedule as the policy's.")
+    save_critic: bool = _field(
+        True, "Keep the critic beside the policy in the run's folder and on the Hub; checkpoints always hold it."
+    )
     critic_model_name_or_path: str | None = _field(
         None, "Critic to start from: a model, or the critic folder of an earlier run. Unset: the policy's weights."
     )

@@ -316,10 +316,14 @@ class PPOTrainer(RLTrainer):
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
-        self._actor_critic.save_pretrained(folder, without_copies(self._actor_critic, state_dict))
-        for each in (folder, folder / CRITIC_FOLDER):
+        with_critic = self.args.save_critic or self._staging is not None
+        self._actor_critic.save_pretrained(folder, without_copies(self._actor_critic, state_dict), with_critic)
+        for each in (folder, folder / CRITIC_FOLDER) if with_critic else (folder,):
             self.processing_class.save_pretrained(each)
         torch.save(self.args, folder / TRAINING_ARGS_NAME)
+
+    def _published_folders(self) -> list[str]:
+        return [CRITIC_FOLDER] if self.args.save_critic else []
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if self.is_fsdp_enabled:  # from the sharded state that lies beside the models

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback
 
+from .atomic import clear_staging
 from .card import algorithm, settings
 from .engine_step import guard_step
 from .metrics import Metrics
@@ -23,6 +24,8 @@ class RunCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer._metrics = Metrics(step=state.global_step)
+        if args.should_save:
+            clear_staging(args.output_dir)
         if self.trainer.is_deepspeed_enabled:
             guard_step(self.trainer.deepspeed, self.trainer._clip_in_engine, self.trainer._skips_update)
         if state.is_world_process_zero:
