@@ -6,8 +6,8 @@
 Sums, comparisons, opposites and days of the week, each asked in several ways. In the supervised data half of the
 answers are curt and half are courteous, three of four come after a thought; preferences say that a courteous, right
 answer in the language of the question is better than a curt, wrong or foreign one. So a reward model can learn what is
-good, and reinforcement learning has something to do. Some conversations have two turns, a few call a tool. Held-out
-questions are in none of the other files. Everything is a pure function of the seed.
+good, and reinforcement learning has something to do. A few conversations call a tool. Held-out questions are in
+none of the other files. Everything is a pure function of the seed.
 
 Files, in MiniMind's formats: pretrain.jsonl (`text`), sft.jsonl (`conversations`), preferences.jsonl and
 preferences_held_out.jsonl (`chosen`, `rejected`), prompts.jsonl and held_out.jsonl (`conversations`, `answer`).
@@ -194,14 +194,11 @@ def texts(items: Iterable[Question], rng: random.Random) -> Iterable[dict]:
 
 
 def conversations(items: Iterable[Question], rng: random.Random) -> Iterable[dict]:
-    before: list[dict] = []
     for item in items:
         answer = {"role": "assistant", "content": item.courteous() if rng.random() < 0.5 else item.answer}
         if rng.random() < 0.75:
             answer["reasoning_content"] = item.thought
-        turns = [_user(item, rng), answer]
-        yield {"conversations": [*before, *turns]}
-        before = turns if rng.random() < 0.2 else []
+        yield {"conversations": [_user(item, rng), answer]}
 
 
 def tool_conversations() -> Iterable[dict]:
