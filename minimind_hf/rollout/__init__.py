@@ -1,7 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rollout engines: token ids in, token ids and log-probabilities out."""
 
-from .engine import Rollout, RolloutEngine, SamplingParams, check_rollouts
+from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts
+from .errors import RolloutServerError, ServerGoneError
+from .sglang_engine import WEIGHT_SYNCS, SGLangEngine
 from .torch_engine import TorchEngine
 
-__all__ = ["Rollout", "RolloutEngine", "SamplingParams", "TorchEngine", "check_rollouts"]
+__all__ = [
+    "WEIGHT_SYNCS",
+    "Rollout",
+    "RolloutEngine",
+    "RolloutServerError",
+    "SGLangEngine",
+    "SamplingParams",
+    "ServerGoneError",
+    "TorchEngine",
+    "check_engine",
+    "check_rollouts",
+]

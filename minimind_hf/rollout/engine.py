@@ -67,7 +67,7 @@ class Rollout:
 
 
 class RolloutEngine(ABC):
-    """Draws completions from the policy. Subclass it, or give any object with these three methods."""
+    """Draws completions from the policy. Subclass it, or give any object with `generate` and `sync_weights`."""
 
     @abstractmethod
     def generate(
@@ -83,8 +83,27 @@ class RolloutEngine(ABC):
     def sync_weights(self, model: nn.Module, version: int) -> None:
         """Makes the following completions come from these weights."""
 
+    def check_ready(  # noqa: B027 - most engines need nothing
+        self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int
+    ) -> None:
+        """Refuses, before the first step, what can be seen not to work with this policy and these lengths."""
+
     def close(self) -> None:  # noqa: B027 - most engines hold nothing that must be released
         """Releases what the engine holds; called once at the end of the run."""
+
+
+def check_engine(engine: object) -> None:
+    """Refuses an object that is no rollout engine.
+
+    Raises:
+        TypeError: With its class and the methods that it lacks.
+    """
+    missing = [name for name in ("generate", "sync_weights") if not callable(getattr(engine, name, None))]
+    if missing:
+        raise TypeError(
+            f"rollout_engine is a {type(engine).__name__}, which has no {' and no '.join(missing)}. Subclass "
+            "minimind_hf.RolloutEngine, or give it these methods; an engine by its name goes into the config."
+        )
 
 
 def check_rollouts(rollouts: object, num_expected: int, vocab_size: int, engine: object) -> None:
@@ -110,12 +129,17 @@ def _fault(rollout: object, vocab_size: int) -> str | None:
     if not isinstance(rollout, Rollout):
         return f"it is a {type(rollout).__name__}, not a Rollout"
     ids, logprobs, loss_mask = rollout.completion_ids, rollout.logprobs, rollout.loss_mask
+    fault = _fault_of_types(rollout)
+    if fault:
+        return fault
     if len(ids) == 0:
         return "it has no tokens (an ended completion holds at least its EOS)"
     if len(logprobs) != len(ids):
         return f"{len(logprobs)} log-probabilities for {len(ids)} tokens"
     if loss_mask is not None and len(loss_mask) != len(ids):
         return f"a loss_mask of {len(loss_mask)} for {len(ids)} tokens"
+    if loss_mask is not None and not set(loss_mask) <= {0, 1}:
+        return f"a loss_mask with {sorted(set(loss_mask) - {0, 1})}, expected 0 and 1 only"
     if min(ids) < 0 or max(ids) >= vocab_size:
         return f"token ids from {min(ids)} to {max(ids)} with a vocabulary of {vocab_size}"
     if rollout.finish_reason not in FINISH_REASONS:
@@ -123,4 +147,20 @@ def _fault(rollout: object, vocab_size: int) -> str | None:
     chosen = logprobs if loss_mask is None else [logp for logp, mine in zip(logprobs, loss_mask, strict=True) if mine]
     if not all(math.isfinite(logp) and logp <= 1e-3 for logp in chosen):
         return "log-probabilities that are not finite numbers of at most 0"
+    return None
+
+
+def _fault_of_types(rollout: Rollout) -> str | None:
+    expected = {"completion_ids": (int,), "logprobs": (int, float), "loss_mask": (int,)}
+    for name, kinds in expected.items():
+        values = getattr(rollout, name)
+        if values is None and name == "loss_mask":
+            continue
+        if not isinstance(values, list):
+            return f"its {name} are a {type(values).__name__}, not a list"
+        others = [kind.__name__ for kind in set(map(type, values)) if not issubclass(kind, kinds)]
+        if others:
+            return f"its {name} hold values of type {', '.join(sorted(others))}, expected {kinds[-1].__name__}"
+    if not isinstance(rollout.weights_version, int):
+        return f"weights_version {rollout.weights_version!r}, expected the int that sync_weights was given"
     return None

@@ -4,8 +4,9 @@
 import math
 
 import pytest
+import torch
 
-from minimind_hf.rollout import Rollout, SamplingParams, check_rollouts
+from minimind_hf.rollout import Rollout, SamplingParams, check_engine, check_rollouts
 
 
 def good() -> Rollout:
@@ -22,6 +23,12 @@ BAD = {
     "log-probabilities that are not finite": Rollout([3, 4, 2], [-0.5, math.nan, -0.1], "stop"),
     "finite numbers of at most 0": Rollout([3, 4, 2], [-0.5, 0.7, -0.1], "stop"),
     "a dict, not a Rollout": {"completion_ids": [3]},
+    "its completion_ids are a Tensor, not a list": Rollout(torch.tensor([3, 4, 2]), [-0.5, -1.0, -0.1], "stop"),
+    "its completion_ids hold values of type float": Rollout([3, 4.0, 2], [-0.5, -1.0, -0.1], "stop"),
+    "its logprobs are a NoneType": Rollout([3, 4, 2], None, "stop"),
+    "its logprobs hold values of type NoneType": Rollout([3, 4, 2], [-0.5, None, -0.1], "stop"),
+    "a loss_mask with .2.": Rollout([3, 4, 2], [-0.5, -1.0, -0.1], "stop", loss_mask=[1, 2, 1]),
+    "weights_version None": Rollout([3, 4, 2], [-0.5, -1.0, -0.1], "stop", weights_version=None),
 }
 
 
@@ -50,3 +57,8 @@ def test_log_probabilities_of_tool_output_are_not_looked_at():
 def test_temperature_must_be_above_0(changes):
     with pytest.raises(ValueError, match="temperature"):
         SamplingParams(**{"max_completion_length": 5, "temperature": 1.0, "eos_token_ids": (2,)} | changes)
+
+
+def test_an_object_that_is_no_engine_is_refused_by_what_it_lacks():
+    with pytest.raises(TypeError, match="MyEngine, which has no generate and no sync_weights"):
+        check_engine(MyEngine())

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy's weights as an inference server loads them: names and layout of a saved folder, adapters merged in.
+
+The trainer's own weights are not touched: a layer with adapters is copied, merged and read, one at a time. What has no
+adapters is not copied at all. Tensors keep their dtype.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+from transformers.core_model_loading import revert_weight_conversion
+
+from ..forward.signature import unwrap
+from ..models import MiniMindConfig
+from ..models.qwen3 import add_server_keys, to_qwen3_config
+
+
+def needs_all_processes(model: nn.Module) -> bool:
+    """Whether the weights are spread over the processes, so that all must take part in exporting them."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+@torch.no_grad()
+def exported_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the tensors of a model folder by their names in it; without adapters they share the model's memory.
+
+    Args:
+        model (`nn.Module`): The policy, without what a distributed run wraps it in; with or without peft.
+
+    Raises:
+        ValueError: If a server could not compute the same function from such a folder (prompt learning, quantized
+            weights, adapters that untie embeddings).
+    """
+    base = unwrap(model)
+    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
+        raise ValueError(
+            f"A {model.active_peft_config.peft_type.value} adapter is no change of weights, so it cannot be sent to "
+            "a rollout server. Use rollout_engine='torch', or LoRA."
+        )
+    state = {name: _whole(tensor) for name, tensor in _merged_state(base).items()}
+    _refuse_quantized(state)
+    _drop_tied(base, state)
+    return revert_weight_conversion(base, state)
+
+
+def exported_config(model: nn.Module) -> PreTrainedConfig:
+    """Returns the config of that folder: of Qwen3 for MiniMind, which servers know without our code."""
+    config = unwrap(model).config
+    return to_qwen3_config(config) if isinstance(config, MiniMindConfig) else config
+
+
+def server_architectures(model: nn.Module) -> set[str]:
+    """Returns the class names under which a server may serve these weights."""
+    base = unwrap(model)
+    names = {type(base).__name__, *(base.config.architectures or ())}
+    if isinstance(base.config, MiniMindConfig):
+        names.add("Qwen3MoeForCausalLM" if base.config.use_moe else "Qwen3ForCausalLM")
+    return names
+
+
+def write_weights(weights: dict[str, Tensor], config: PreTrainedConfig, folder: Path) -> None:
+    """Writes a folder that a server loads weights from; the tokenizer is not part of it."""
+    # The writer takes tensors that share memory for one tensor; an expert is a part of what holds them all.
+    save_torch_state_dict({name: _own_memory(tensor) for name, tensor in weights.items()}, folder)
+    config.save_pretrained(folder)
+    if isinstance(config, Qwen3Config | Qwen3MoeConfig):
+        add_server_keys(folder / "config.json")
+
+
+def _merged_state(base: PreTrainedModel) -> dict[str, Tensor]:
+    """The state of the model without its adapters, as if they had never been separate."""
+    changed = {
+        name: module
+        for name, module in base.named_modules()
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)
+    }
+    outermost = [name for name in changed if not any(name.startswith(f"{other}.") for other in changed)]
+    state = {
+        name: tensor
+        for name, tensor in base.state_dict().items()
+        if not any(name.startswith(f"{prefix}.") for prefix in outermost)
+    }
+    for prefix in outermost:
+        merged = _merged_copy(prefix, changed[prefix]).state_dict()
+        state |= {f"{prefix}.{name}": tensor for name, tensor in merged.items()}
+    return state
+
+
+def _merged_copy(name: str, module: nn.Module) -> nn.Module:
+    if isinstance(module, ModulesToSaveWrapper):
+        active = [adapter for adapter in module.active_adapters if adapter in module.modules_to_save]
+        return module.modules_to_save[active[0]] if active else module.original_module
+    if not isinstance(module, BaseTunerLayer):
+        raise ValueError(
+            f"{name!r} is trained by a {type(module).__name__}, which cannot be merged into a copy of its weights for "
+            "a rollout server. Use rollout_engine='torch', or adapters on linear layers."
+        )
+    copied = copy.deepcopy(module)
+    for layer in [layer for layer in copied.modules() if isinstance(layer, BaseTunerLayer)]:
+        layer.merge()
+    return copied.get_base_layer()
+
+
+def _own_memory(tensor: Tensor) -> Tensor:
+    is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if is_whole and tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _refuse_quantized(state: dict[str, Tensor]) -> None:
+    for name, tensor in state.items():
+        if not tensor.is_floating_point():
+            raise ValueError(
+                f"{name!r} is of {tensor.dtype}: quantized weights cannot be sent to a rollout server. Load the model "
+                "without quantization, or use rollout_engine='torch'."
+            )
+
+
+def _drop_tied(base: PreTrainedModel, state: dict[str, Tensor]) -> None:
+    """Leaves out tensors that are others under a second name."""
+    for name, source in (base.all_tied_weights_keys or {}).items():
+        if name not in state or source not in state:
+            continue
+        if not torch.equal(state[name], state[source]):
+            raise ValueError(
+                f"The model ties {name!r} to {source!r}, but adapters have changed one of them, which a model folder "
+                "cannot express. Leave the embeddings out of target_modules, or untie them before training "
+                "(tie_word_embeddings=False)."
+            )
+        del state[name]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How weights get to an SGLang server without a disk: the trainer broadcasts them in a process group with it.
+
+The group is one of two parties, the trainer's first process and the server's workers, and has nothing to do with the
+groups that the trainer's own processes talk in. It lives until it fails; then a new one is made.
+"""
+
+import socket
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from transformers.utils import logging
+
+from .errors import RolloutServerError
+from .exported_weights import exported_weights, needs_all_processes
+from .peers import rank
+from .sglang_client import SGLangServer
+from .sglang_sync import WeightSync
+
+logger = logging.get_logger(__name__)
+
+BUCKET_BYTES = 512 * 2**20  # the server holds as much beside its weights
+
+
+@dataclass
+class _Group:
+    """The process group with one server.
+
+    Args:
+        name (`str`): Its name on both sides.
+        link (`dist.ProcessGroup`): This side of it.
+        store (`dist.TCPStore`): Where both sides met; kept open as long as the group.
+    """
+
+    name: str
+    link: dist.ProcessGroup
+    store: dist.TCPStore
+
+
+class DistributedSync(WeightSync):
+    """Broadcasts the weights: by gloo from a CPU, by nccl from a GPU, which must not be the server's own.
+
+    Args:
+        timeout (`float`): Seconds that a broadcast may take.
+    """
+
+    def __init__(self, timeout: float):
+        self.timeout = timedelta(seconds=timeout)
+        self._groups: dict[str, _Group] = {}
+        self._weights: dict[str, Tensor] = {}
+
+    def take(self, model: nn.Module, tag: str) -> None:
+        if rank() == 0 or needs_all_processes(model):
+            weights = exported_weights(model)
+            self._weights = weights if rank() == 0 else {}
+
+    def push(self, server: SGLangServer, tag: str) -> None:
+        try:
+            group = self._groups.get(server.url) or self._join(server)
+            self._begin(server)
+            for bucket in buckets(self._weights, BUCKET_BYTES):
+                self._broadcast(server, group, bucket, tag)
+            server.control("/end_weight_update", {})
+        except Exception:
+            self._leave(server)  # one side has gone on without the other
+            raise
+
+    def done(self, tag: str) -> None:
+        self._weights = {}
+
+    def close(self) -> None:
+        for server in list(self._groups):
+            self._drop(server)
+
+    @staticmethod
+    def _begin(server: SGLangServer) -> None:
+        """Opens a session; one that a failure has left open is closed first."""
+        try:
+            server.control("/begin_weight_update", {})
+        except RolloutServerError:
+            server.control("/end_weight_update", {})
+            server.control("/begin_weight_update", {})
+
+    def _broadcast(self, server: SGLangServer, group: _Group, bucket: dict[str, Tensor], tag: str) -> None:
+        request = {
+            "names": list(bucket),
+            "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in bucket.values()],
+            "shapes": [list(tensor.shape) for tensor in bucket.values()],
+            "group_name": group.name,
+            "weight_version": tag,
+            "flush_cache": True,
+        }
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(server.control, "/update_weights_from_distributed", request)
+            sent = [group.link.broadcast(tensor.contiguous(), 0) for tensor in bucket.values()]
+            answer.result()  # before the broadcasts, which would wait for a server that refused to take part
+        for work in sent:
+            work.wait()
+
+    def _join(self, server: SGLangServer) -> _Group:
+        device = next(iter(self._weights.values())).device
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        workers = int(server.get("/server_info").get("tp_size") or 1)
+        address = _own_address(server.url)
+        store = dist.TCPStore(address, 0, 1 + workers, True, self.timeout, wait_for_workers=False)
+        name = f"minimind-hf-{uuid.uuid4().hex[:8]}"
+        request = {
+            "master_address": address,
+            "master_port": store.port,
+            "rank_offset": 1,
+            "world_size": 1 + workers,
+            "group_name": name,
+            "backend": backend,
+        }
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(server.control, "/init_weights_update_group", request)
+            link, _ = c10d._new_process_group_helper(
+                1 + workers,
+                0,
+                [],
+                dist.Backend(backend),
+                dist.PrefixStore(name, store),
+                group_name=name,
+                timeout=self.timeout,
+                device_id=device if device.type == "cuda" else None,
+            )
+            answer.result()
+        self._groups[server.url] = _Group(name, link, store)
+        return self._groups[server.url]
+
+    def _leave(self, server: SGLangServer) -> None:
+        if server.url in self._groups:
+            self._drop(server.url)
+
+    def _drop(self, url: str) -> None:
+        dist.destroy_process_group(self._groups.pop(url).link)
+
+
+def buckets(weights: dict[str, Tensor], limit: int) -> Iterator[dict[str, Tensor]]:
+    """Splits tensors, in order, into parts of at most `limit` bytes; a larger tensor makes a part of its own."""
+    part, size = {}, 0
+    for name, tensor in weights.items():
+        if part and size + tensor.nbytes > limit:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor
+        size += tensor.nbytes
+    if part:
+        yield part
+
+
+def _own_address(url: str) -> str:
+    """The address of this machine as the server sees it."""
+    host = urlsplit(url).hostname
+    family, *_, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing; only chooses the way
+        return probe.getsockname()[0]

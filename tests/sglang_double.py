@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for an SGLang server (0.5): its protocol and its failures, over a model that fits a test.
+
+Log-probabilities are those of the served weights, tokens are scripted: the same prompts get the same completions. As a
+command, `python tests/sglang_double.py MODEL_DIR PORT` serves a folder until it is ended.
+"""
+
+import json
+import random
+import socket
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from transformers import AutoModelForCausalLM
+
+from minimind_hf.forward.logprobs import completion_scores
+
+EOS = 2
+LOADING = threading.Lock()  # from_pretrained changes global state while it loads
+CONTEXT = 512
+CONTROL = {
+    "/update_weights_from_disk",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+    "/begin_weight_update",
+    "/update_weights_from_distributed",
+    "/end_weight_update",
+    "/flush_cache",
+}
+SAMPLING = {
+    "n", "max_new_tokens", "temperature", "stop_token_ids", "top_p", "top_k", "min_p", "frequency_penalty",
+    "presence_penalty", "repetition_penalty", "min_new_tokens", "ignore_eos", "logit_bias",
+}  # fmt: skip
+
+
+class Refusal(Exception):
+    """An answer with another status than 200."""
+
+    def __init__(self, status: int, body: dict):
+        self.status, self.body = status, body
+
+
+class Dropped(Exception):
+    """No answer: the connection is closed."""
+
+
+# Faults, for SGLangDouble.next
+
+
+def answers(status: int, body: dict) -> Callable:
+    def fault(answer):
+        raise Refusal(status, body)
+
+    return fault
+
+
+def drops(answer):
+    raise Dropped
+
+
+def takes(seconds: float) -> Callable:
+    def fault(answer):
+        time.sleep(seconds)
+        return answer()
+
+    return fault
+
+
+def changes(change: Callable) -> Callable:
+    """Answers what `change` makes of the right answer."""
+
+    def fault(answer):
+        return change(answer())
+
+    return fault
+
+
+def aborts(count: int) -> Callable:
+    """The first `count` completions end early, as after a pause with mode `abort`."""
+
+    def abort(items):
+        for item in items[:count]:
+            item["output_ids"] = item["output_ids"][:1]
+            item["meta_info"]["output_token_logprobs"] = item["meta_info"]["output_token_logprobs"][:1]
+            item["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted by the test."}
+        return items
+
+    return changes(abort)
+
+
+def load(folder):
+    with LOADING:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+
+
+class SGLangDouble:
+    """Serves a folder; `next(path, fault)` says what happens to the coming requests of a path.
+
+    Attributes:
+        requests (`dict[str, list]`): Payloads by path, in the order of arrival.
+        versions (`list[str]`): Names of weights taken since the start.
+    """
+
+    def __init__(self, folder, api_key=None, admin_key=None, port=0, original_logprobs=False, longest=6):
+        self.folder, self.api_key, self.admin_key = folder, api_key, admin_key
+        self.original_logprobs, self.longest = original_logprobs, longest
+        self.architectures: list[str] | None = None
+        self.context = CONTEXT
+        self.faults: dict[str, deque] = defaultdict(deque)
+        self.requests: dict[str, list] = defaultdict(list)
+        self.port = port
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def next(self, path: str, *faults: Callable) -> None:
+        self.faults[path].extend(faults)
+
+    def start(self) -> None:
+        """Starts, or starts again with the weights of the folder."""
+        self.model = load(self.folder)
+        self.version, self.versions, self.in_session = "v0", [], False
+        self.groups, self.lock = {}, threading.Lock()
+        self.connections: set[socket.socket] = set()
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), make_handler(self))
+        self.server.daemon_threads = True
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Goes away in the middle of whatever it does."""
+        self.server.shutdown()
+        self.server.server_close()
+        for connection in list(self.connections):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # the client was faster
+
+    def answer(self, path: str, payload: dict | None, key: str | None):
+        self._authorize(path, key)
+        if payload is not None:
+            self.requests[path].append(payload)
+        handle = getattr(self, path.strip("/").replace("/", "_"), None)
+        if handle is None:
+            raise Refusal(404, {"detail": "Not Found"})
+        right = (lambda: handle(payload)) if payload is not None else handle
+        fault = self.faults[path].popleft() if self.faults[path] else None
+        return fault(right) if fault else right()
+
+    def _authorize(self, path: str, key: str | None) -> None:
+        if path == "/health":
+            return
+        needed = self.admin_key if path in CONTROL and self.admin_key else self.api_key
+        if needed and key != f"Bearer {needed}":
+            raise Refusal(401, {"error": "Unauthorized"})
+
+    # What it answers
+
+    def health(self):
+        return ""
+
+    def model_info(self):
+        return {
+            "model_path": str(self.folder),
+            "is_generation": True,
+            "weight_version": self.version,
+            "architectures": self.architectures or self.model.config.architectures or [type(self.model).__name__],
+        }
+
+    def server_info(self):
+        return {"tp_size": 1, "max_total_num_tokens": 8192, "enable_deterministic_inference": False}
+
+    def v1_models(self):
+        return {"object": "list", "data": [{"id": str(self.folder), "max_model_len": self.context}]}
+
+    def generate(self, payload):
+        sampling, vocab_size = payload.get("sampling_params", {}), self.model.config.vocab_size
+        if unknown := set(sampling) - SAMPLING:
+            raise Refusal(400, {"error": f"unknown field {unknown.pop()!r}"})
+        if any(not 0 <= int(token) < vocab_size for token in sampling.get("logit_bias", {})):
+            raise Refusal(400, {"error": {"message": f"logit_bias must has keys in [0, {vocab_size - 1}]"}})
+        is_batch = isinstance(payload["input_ids"][0], list)
+        prompts = payload["input_ids"] if is_batch else [payload["input_ids"]]
+        if any(not 0 <= token < vocab_size for prompt in prompts for token in prompt):
+            threading.Thread(target=self.stop).start()  # as the real one: the scheduler dies
+            raise Dropped
+        limit, count = sampling.get("max_new_tokens", 128), sampling.get("n", 1)
+        if max(map(len, prompts)) + limit > self.context:
+            raise Refusal(400, {"error": {"message": "Requested token count exceeds the model's context"}})
+        with self.lock:
+            items = [self._complete(prompt, number, sampling, limit) for prompt in prompts for number in range(count)]
+        return items if is_batch or count > 1 else items[0]
+
+    def _complete(self, prompt, number, sampling, limit):
+        rng = random.Random(f"{prompt} {number}")
+        ids = [rng.randrange(3, self.model.config.vocab_size) for _ in range(rng.randint(1, min(limit, self.longest)))]
+        is_cut = len(ids) == limit
+        if not is_cut:
+            ids.append(EOS)
+        reason = {"type": "length", "length": limit} if is_cut else {"type": "stop", "matched": EOS}
+        return {
+            "text": "",
+            "output_ids": ids,
+            "meta_info": {
+                "finish_reason": reason,
+                "weight_version": self.version,
+                "weight_versions": [{"version": self.version, "start": 0, "end": len(ids)}],
+                "completion_tokens": len(ids),
+                "output_token_logprobs": [[logp, token, None] for logp, token in self._scored(prompt, ids, sampling)],
+            },
+        }
+
+    def _scored(self, prompt, ids, sampling):
+        temperature = 1.0 if self.original_logprobs else sampling.get("temperature") or 1.0
+        prompt, completion = torch.tensor([prompt]), torch.tensor([ids])
+        masks = torch.ones_like(prompt), torch.ones_like(completion)
+        with torch.no_grad():
+            scores = completion_scores(self.model, prompt, masks[0], completion, masks[1], temperature)
+        return zip(scores.logps[0].tolist(), ids, strict=True)
+
+    def update_weights_from_disk(self, payload):
+        folder = Path(payload["model_path"])
+        if not (folder / "model.safetensors").exists():
+            raise Refusal(400, {"success": False, "message": f"Failed to get weights iterator: {folder}."})
+        with self.lock:
+            self.model = load(folder)
+            self._name(payload)
+        return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+
+    def _name(self, payload):
+        if payload.get("weight_version") is not None:
+            self.version = payload["weight_version"]
+            self.versions.append(self.version)
+
+    def begin_weight_update(self, payload):
+        if self.in_session:
+            raise Refusal(400, {"success": False, "message": "a weight-update session is already open"})
+        self.in_session = True
+        return {"success": True, "message": "Success"}
+
+    def end_weight_update(self, payload):
+        if not self.in_session:
+            raise Refusal(400, {"success": False, "message": "no weight-update session is open"})
+        self.in_session = False
+        return {"success": True, "message": "Success"}
+
+    def init_weights_update_group(self, payload):
+        name, world, rank = payload["group_name"], payload["world_size"], payload["rank_offset"]
+        address, timeout = (payload["master_address"], payload["master_port"]), timedelta(seconds=30)
+        store = dist.PrefixStore(name, dist.TCPStore(*address, world, False, timeout))
+        link, _ = c10d._new_process_group_helper(
+            world, rank, [], dist.Backend(payload["backend"]), store, group_name=name, timeout=timeout
+        )
+        self.groups[name] = link
+        return {"success": True, "message": "Succeeded to initialize custom process group."}
+
+    def update_weights_from_distributed(self, payload):
+        if not self.in_session:
+            raise Refusal(400, {"success": False, "message": "update_weights_from_distributed must run between ..."})
+        received = {}
+        for name, dtype, shape in zip(payload["names"], payload["dtypes"], payload["shapes"], strict=True):
+            received[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            self.groups[payload["group_name"]].broadcast(received[name], 0).wait()
+        with self.lock:
+            unknown = self.model.load_state_dict(received, strict=False).unexpected_keys
+            self._name(payload)
+        if unknown:
+            raise Refusal(400, {"success": False, "message": f"Failed to update parameter online: {unknown}."})
+        return {"success": True, "message": "Succeeded to update parameter online."}
+
+
+def make_handler(double: SGLangDouble) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self):
+            super().setup()
+            double.connections.add(self.connection)
+
+        def finish(self):
+            double.connections.discard(self.connection)
+            super().finish()
+
+        def do_GET(self):
+            self._respond(None)
+
+        def do_POST(self):
+            self._respond(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _respond(self, payload):
+            try:
+                status, body = 200, double.answer(self.path, payload, self.headers.get("Authorization"))
+            except Refusal as refusal:
+                status, body = refusal.status, refusal.body
+            except Dropped:
+                self.close_connection = True
+                return
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args):
+            """Says nothing."""
+
+        def handle(self):
+            try:
+                super().handle()
+            except OSError:
+                self.close_connection = True  # the client, or stop(), was faster
+
+    return Handler
+
+
+if __name__ == "__main__":
+    double = SGLangDouble(sys.argv[1], port=int(sys.argv[2]))
+    threading.Event().wait()
