@@ -15,6 +15,7 @@ from .advantages import (
     zero_variance_groups,
 )
 from .aggregation import LOSS_AGGREGATIONS, aggregate, loss_denominator
+from .correction import ROLLOUT_CORRECTIONS, correction_weights, sampling_mismatch
 from .loss_types import LOSS_TYPES, resolve_epsilon_high, resolve_loss_type
 from .losses import (
     IMPORTANCE_SAMPLING_LEVELS,
@@ -34,6 +35,7 @@ __all__ = [
     "LOSS_AGGREGATIONS",
     "LOSS_TYPES",
     "MULTI_OBJECTIVE_AGGREGATIONS",
+    "ROLLOUT_CORRECTIONS",
     "SCALE_REWARDS",
     "aggregate",
     "approx_kl",
@@ -44,6 +46,7 @@ __all__ = [
     "decoupled_advantages",
     "entropy_bonus",
     "entropy_threshold",
+    "correction_weights",
     "explained_variance",
     "fill_masked",
     "gae",
@@ -65,6 +68,7 @@ __all__ = [
     "resolve_epsilon_high",
     "resolve_loss_type",
     "sequence_log_ratio",
+    "sampling_mismatch",
     "token_rewards",
     "total_rewards",
     "value_loss",

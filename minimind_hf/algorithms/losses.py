@@ -108,6 +108,7 @@ def policy_loss(
     denominator: Tensor | float | None = None,
     max_completion_length: int | None = None,
     local_tokens: Tensor | float | None = None,
+    token_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of GRPO or CISPO over a batch, with `beta * k3` to the reference.
 
@@ -132,6 +133,8 @@ def policy_loss(
         policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens that the policy's term sees, of those in `mask`;
             the KL term and the divisor see all.
         loss_aggregation, denominator, max_completion_length, local_tokens: See [`aggregate`].
+        token_weights (`Tensor` of shape `(N, C)`, *optional*): Weight of each token's surrogate, from
+            [`correction_weights`]; the KL term is not weighted.
 
     Returns:
         `(loss, metrics)`. Metrics: `ratio_mean`, `approx_kl`, `clip_low` and `clip_high` (share of tokens that the
@@ -153,6 +156,7 @@ def policy_loss(
         per_token = fill_masked(per_token, kept)
     if policy_mask is not None:
         per_token = fill_masked(per_token, policy_mask)
+    per_token = _weighted(per_token, token_weights, mask)
     if beta:
         kl = k3(logps, ref_logps)
         per_token = per_token + beta * (kl * bounded_exp(log_ratio) if use_bias_correction_kl else kl)
@@ -206,6 +210,7 @@ def ppo_policy_loss(
     loss_aggregation: str = "token",
     denominator: Tensor | float | None = None,
     max_completion_length: int | None = None,
+    token_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy loss of [PPO](https://arxiv.org/abs/1707.06347), `max(-A * ratio, -A * clamp(ratio))`, with
     `kl_coef * k3` to the reference.
@@ -220,6 +225,8 @@ def ppo_policy_loss(
         clip_epsilon (`float`, *optional*, defaults to 0.2): Distance of both clips from 1.
         kl_coef (`float`, *optional*, defaults to 0.02): Weight of the KL term.
         loss_aggregation, denominator, max_completion_length: See [`aggregate`]; PPO's mean is over tokens.
+        token_weights (`Tensor` of shape `(N, C)`, *optional*): Weight of each token's surrogate, from
+            [`correction_weights`]; the KL term is not weighted.
 
     Returns:
         `(loss, metrics)`. Metrics: `policy_loss` (the aggregated surrogate without the KL term), `ratio_mean`,
@@ -232,7 +239,8 @@ def ppo_policy_loss(
         mask, logps, old_logps, ref_logps, advantages, "kl_coef", kl_coef
     )
     over = {"how": loss_aggregation, "denominator": denominator, "max_completion_length": max_completion_length}
-    surrogate = aggregate(grpo_token_loss(logps, old_logps, advantages, clip_epsilon), mask, **over)
+    per_token = grpo_token_loss(logps, old_logps, advantages, clip_epsilon)
+    surrogate = aggregate(_weighted(per_token, token_weights, mask), mask, **over)
     metrics = _ratio_metrics(logps, old_logps, ref_logps, mask)
     metrics["policy_loss"] = surrogate.detach()
     metrics["clip_fraction"] = clip_fraction(logps, old_logps, mask, clip_epsilon)
@@ -298,6 +306,13 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     spread = masked_mean_var(returns, mask)[1]
     share = unexplained / torch.where(spread == 0, 1.0, spread)
     return 1 - torch.where(spread == 0, (unexplained > 0).to(share.dtype), share)
+
+
+def _weighted(per_token: Tensor, token_weights: Tensor | None, mask: Tensor) -> Tensor:
+    if token_weights is None:
+        return per_token
+    require_same_shape(mask, token_weights=token_weights)
+    return per_token * fill_masked(token_weights.detach(), mask)
 
 
 def _per_token(advantages: Tensor, logps: Tensor) -> Tensor:

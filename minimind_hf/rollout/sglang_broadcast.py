@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
