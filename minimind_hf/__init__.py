@@ -18,7 +18,7 @@ from .models import (
 if TYPE_CHECKING:
     from .data import PromptDataset, load_prompts
     from .rewards import RewardModel, RewardScorer
-    from .rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine
+    from .rollout import Rollout, RolloutEngine, SamplingParams, ServerGoneError, SGLangEngine, TorchEngine
     from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
 
 __version__ = "0.1.0"
@@ -34,7 +34,9 @@ _LAZY = {
     "RewardScorer": ".rewards",
     "Rollout": ".rollout",
     "RolloutEngine": ".rollout",
+    "SGLangEngine": ".rollout",
     "SamplingParams": ".rollout",
+    "ServerGoneError": ".rollout",
     "TorchEngine": ".rollout",
     "load_prompts": ".data",
 }
@@ -55,7 +57,9 @@ __all__ = [
     "RewardScorer",
     "Rollout",
     "RolloutEngine",
+    "SGLangEngine",
     "SamplingParams",
+    "ServerGoneError",
     "TorchEngine",
     "load_prompts",
 ]

@@ -107,7 +107,8 @@ class SGLangDouble:
 
     Attributes:
         requests (`dict[str, list]`): Payloads by path, in the order of arrival.
-        versions (`list[str]`): Names of weights taken since the start.
+        versions (`list[str]`): Names of weights taken since the last start.
+        starts (`int`): How often it was started.
     """
 
     def __init__(self, folder, api_key=None, admin_key=None, port=0, original_logprobs=False, longest=6):
@@ -117,7 +118,7 @@ class SGLangDouble:
         self.context = CONTEXT
         self.faults: dict[str, deque] = defaultdict(deque)
         self.requests: dict[str, list] = defaultdict(list)
-        self.port = port
+        self.port, self.starts = port, 0
         self.start()
 
     @property
@@ -129,6 +130,7 @@ class SGLangDouble:
 
     def start(self) -> None:
         """Starts, or starts again with the weights of the folder."""
+        self.starts += 1
         self.model = load(self.folder)
         self.version, self.versions, self.in_session = "v0", [], False
         self.groups, self.lock = {}, threading.Lock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When completions were drawn from another distribution than the trainer's: how far apart, and weights that correct it.
+"""When completions were drawn from another distribution than the trainer's: how far apart, and what corrects it.
 
 An engine of lower precision, or with older weights, draws from a distribution of its own. The ratio of new to drawn
 log-probabilities absorbs that, but a clip then cuts into the difference, and terms without a ratio ignore it.

@@ -30,7 +30,7 @@ from transformers import (
     TrainerCallback,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, TrainOutput
 from transformers.utils import logging
 
 from ..algorithms import total_rewards
@@ -39,7 +39,7 @@ from ..forward.layouts import choose_layout
 from ..forward.linear import use_onednn
 from ..forward.signature import unwrap
 from ..rewards import RewardScorer
-from ..rollout import RolloutEngine, SamplingParams, check_rollouts
+from ..rollout import RolloutEngine, ServerGoneError
 from .agreement import failing_together
 from .atomic import committed, drop_old_checkpoints
 from .card import REWARD_CURVE, model_card
@@ -58,12 +58,15 @@ from .inputs import (
 )
 from .merging import save_merged
 from .metrics import Metrics
+from .mismatch import correct, measure_staleness
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .publishing import publish_folder
 from .report import plot_reward_curve
+from .rescue import save_before_the_end
 from .reward_notes import RewardNotes
 from .rollout_weights import RolloutWeights
+from .rollouts import Rollouts
 from .run_callback import RunCallback
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
 from .sharding import check_mode, whole_weights, without_copies
@@ -102,7 +105,7 @@ class RLTrainer(Trainer):
         eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
         self._train_sampler = make_sampler(train_prompts, args)
-        self._engine = rollout_engine or make_engine(args)
+        engine = rollout_engine or make_engine(args)
         self._scorer = RewardScorer(
             reward_funcs,
             args.reward_weights,
@@ -114,8 +117,9 @@ class RLTrainer(Trainer):
         fresh_adapters = peft_config is not None
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
-        self._eos_token_ids = eos_token_ids(policy, tokenizer)
-        self._vocab_size = policy.get_input_embeddings().num_embeddings
+        vocab_size = policy.get_input_embeddings().num_embeddings
+        self._rollouts = Rollouts(engine, args, vocab_size, eos_token_ids(policy, tokenizer))
+        self._rollouts.check_ready(policy)
         self._router_loss_coefficient = router_loss_coefficient(policy, args)
         self.layout = self._prepare_forward(policy, args)
         self._reference = Reference(policy, fresh_adapters) if self._kl_weight(args) > 0 else None
@@ -217,6 +221,10 @@ class RLTrainer(Trainer):
         parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return self._router_loss_coefficient * aux_loss * share / parts
 
+    @abstractmethod
+    def _policy_logps(self, batch: MicroBatch) -> Tensor:
+        """Log-probabilities of a micro-batch by the policy as it is."""
+
     # Steps 1 and 2: rollout and score
 
     def _collect(self, prompts: list[dict], num_generations: int, seed: int, metrics: Metrics) -> Experience:
@@ -230,20 +238,34 @@ class RLTrainer(Trainer):
             signals = self._score(prompts, rollouts, completions, num_generations, notes)
             rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
         experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed, notes.columns)
+        experience.step = self.state.global_step
+        measure_staleness(rollouts, experience.step, metrics)
         self._add_advantages(experience, metrics)
         self._measure(experience, metrics)
         return experience
 
     def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
-        sampling = SamplingParams(self.args.max_completion_length, self.args.temperature, self._eos_token_ids, seed)
         with (
             self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
             failing_together(self.accelerator, "the rollout"),
         ):
-            self._engine.sync_weights(policy, self.state.global_step)
-            rollouts = self._engine.generate(prompt_ids, num_generations, sampling)
-            check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self._engine)
-        return rollouts
+            return self._rollouts.draw(policy, prompt_ids, num_generations, seed, self.state.global_step)
+
+    @torch.no_grad()
+    def _correct(self, micro_batches: list[MicroBatch], metrics: Metrics) -> None:
+        """Corrects for an engine that samples from another distribution than the policy, if asked to."""
+        args = self.args
+        if args.rollout_correction == "none":
+            return
+        was_training = self.model_wrapped.training
+        self.model_wrapped.eval()
+        try:
+            with metrics.phase("correction"):
+                for batch in micro_batches:
+                    logps = self._policy_logps(batch)
+                    correct(logps, batch, args.rollout_correction, args.rollout_correction_cap, metrics)
+        finally:
+            self.model_wrapped.train(was_training)
 
     def _decode(self, prompts: list[dict], rollouts: list, num_generations: int) -> list:
         texts = self.processing_class.batch_decode(
@@ -306,6 +328,17 @@ class RLTrainer(Trainer):
 
     # Into the Trainer: training
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As in transformers. A rollout server that is gone for good ends the run, with a checkpoint."""
+        try:
+            return super().train(*args, **kwargs)
+        except ServerGoneError as error:
+            raise ServerGoneError(f"{error} {save_before_the_end(self)}") from error
+
+    def end(self) -> None:
+        self._rollouts.close()
+        super().end()
+
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list[MicroBatch], Tensor]:
@@ -314,10 +347,14 @@ class RLTrainer(Trainer):
             # The Trainer restores random states after this call; a rollout made here needs them now.
             self._load_rng_state(self._checkpoint_to_resume)
         micro_batches = []
-        for numbers in islice(epoch_iterator, num_batches):
-            if not self._buffer:
-                self._fill_buffer(numbers)
-            micro_batches.append(self._buffer.popleft())
+        try:
+            for numbers in islice(epoch_iterator, num_batches):
+                if not self._buffer:
+                    self._fill_buffer(numbers)
+                micro_batches.append(self._buffer.popleft())
+        except ServerGoneError:
+            self._buffer.extendleft(reversed(micro_batches))  # a checkpoint is to hold what was not trained on yet
+            raise
         denominator = self.accelerator.reduce(self._loss_denominator(micro_batches), reduction="sum")
         self._nothing_to_learn = denominator.item() == 0
         self._skipping = None
@@ -336,11 +373,12 @@ class RLTrainer(Trainer):
         """Clips where DeepSpeed updates within the backward pass; unless overridden, it clips by itself."""
 
     def _fill_buffer(self, numbers: list[int]) -> None:
+        self._rollouts.begin_training_rollout()
         seed = self._seed(self._rollouts_made)
-        self._rollouts_made += 1
         experience = self._collect(
             [self.train_dataset[number] for number in numbers], self.args.num_generations, seed, self._metrics
         )
+        self._rollouts_made += 1
         self._show(experience)
         self._buffer.extend(self._training_batches(experience, self._metrics))
 
@@ -407,6 +445,7 @@ class RLTrainer(Trainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_metrics = Metrics()
         self._eval_batches = 0
+        self._rollouts.begin_evaluation()
         with self._metrics.clock_stopped():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         measured = self._eval_metrics.flush(self.accelerator, step=self._eval_batches)

@@ -47,6 +47,9 @@ _NOT_OF_THE_RESULT = (
     "log_unique_prompts",
     "debug_mode",
     "debug_interval",
+    "sglang_base_url",
+    "server_timeout",
+    "rollout_sync_dir",
 )
 _PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")
 _METRICS = ("reward", "reward_std", "kl_ref", "entropy", "completions/mean_length", "completions/clipped_ratio")

@@ -10,11 +10,14 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from ..algorithms import ROLLOUT_CORRECTIONS
 from ..forward.layouts import LAYOUTS
+from ..rollout import WEIGHT_SYNCS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
 from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
 from .publishing import without_secrets
 
+ROLLOUT_ENGINES = ("torch", "sglang")
 OVERLONG_PROMPTS = ("truncate", "drop")
 PPO_AGGREGATIONS = ("token", "sequence", "constant")
 
@@ -94,7 +97,9 @@ class RLConfig(TrainingArguments):
     steps_per_generation: int | None = _field(
         None, "Micro-batches that one rollout fills. Unset: gradient_accumulation_steps."
     )
-    rollout_engine: str = _field("torch", "Who draws the completions: 'torch' decodes in this process.")
+    rollout_engine: str = _field(
+        "torch", "Who draws the completions: 'torch' decodes in this process, 'sglang' asks servers that you run."
+    )
     max_batch_rows: int = _field(256, "Completions that the torch engine decodes at a time.")
     rollout_dtype: str | None = _field(
         None,
@@ -106,6 +111,36 @@ class RLConfig(TrainingArguments):
         "'auto' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, others by their own forward; "
         "'general' always the latter, 'fast' always the former (an error where it does not fit).",
     )
+
+    # Rollout servers
+    sglang_base_url: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "The SGLang servers, such as http://localhost:30000; each gets a share of the prompts. Keys come "
+            "from the environment: SGLANG_API_KEY, SGLANG_ADMIN_API_KEY.",
+            "action": "extend",  # the flag may be repeated
+        },
+    )
+    server_timeout: float = _field(
+        300.0, "Seconds that a server may fail or take for an answer; then a checkpoint is saved and the run ends."
+    )
+    rollout_weight_sync: str = _field(
+        "disk", "How servers get weights: by a folder they can see ('disk'), or broadcast to them ('distributed')."
+    )
+    rollout_sync_dir: str | None = _field(
+        None,
+        "Folder of 'disk', for this run alone, which servers see under the same path; /dev/shm/NAME spares the disk. "
+        "Unset: OUTPUT_DIR/rollout_weights.",
+    )
+    sync_every: int = _field(
+        1, "Rollouts from one set of weights. Above 1, servers are sent weights less often and sample from older ones."
+    )
+    rollout_correction: str = _field(
+        "none",
+        "For engines that sample from another distribution: 'truncate' weighs each token by trainer / engine, at most "
+        "rollout_correction_cap; 'mask' leaves tokens above it out; both take the ratio against the trainer.",
+    )
+    rollout_correction_cap: float = _field(2.0, "Largest weight of rollout_correction.")
 
     # Training forward
     forward_layout: str = _field(
@@ -142,6 +177,7 @@ class RLConfig(TrainingArguments):
             if not isinstance(getattr(self, name), dict | None):
                 raise ValueError(f"{name} must be a dictionary or a JSON object, got {getattr(self, name)!r}.")
         self._check_bounds()
+        self._check_rollouts()
         self._check_sampling_distribution()
         self._resolve_batch()
 
@@ -208,6 +244,36 @@ class RLConfig(TrainingArguments):
             raise ValueError(
                 f"{self.n_gpu} GPUs are visible to a single process, which transformers would drive by "
                 "nn.DataParallel. Start the script with `accelerate launch`, or show it one by CUDA_VISIBLE_DEVICES=0."
+            )
+
+    def _check_rollouts(self) -> None:
+        if self.rollout_engine not in ROLLOUT_ENGINES:
+            raise ValueError(
+                f"rollout_engine must be one of {', '.join(map(repr, ROLLOUT_ENGINES))}, got "
+                f"{self.rollout_engine!r}. An engine of your own goes to the trainer as an object: "
+                "rollout_engine=MyEngine()."
+            )
+        is_server = self.rollout_engine == "sglang"
+        if is_server != bool(self.sglang_base_url):
+            raise ValueError(
+                f"rollout_engine is {self.rollout_engine!r} and sglang_base_url {self.sglang_base_url!r}: give both "
+                "(--rollout_engine sglang --sglang_base_url http://localhost:30000) or neither."
+            )
+        if is_server and self.rollout_dtype is not None:
+            raise ValueError(
+                f"rollout_dtype={self.rollout_dtype!r} is the torch engine's. An SGLang server computes in the "
+                "--dtype that it was started with; leave rollout_dtype unset."
+            )
+        _choice("rollout_weight_sync", self.rollout_weight_sync, WEIGHT_SYNCS)
+        _choice("rollout_correction", self.rollout_correction, ROLLOUT_CORRECTIONS)
+        _at_least("rollout_correction_cap", self.rollout_correction_cap, 1)
+        _at_least("sync_every", self.sync_every, 1)
+        if not self.server_timeout > 0:
+            raise ValueError(f"server_timeout must be above 0 seconds, got {self.server_timeout}.")
+        if is_server and self.world_size > 1 and self.server_timeout >= self.ddp_timeout:
+            raise ValueError(
+                f"server_timeout ({self.server_timeout:g}) must be below ddp_timeout ({self.ddp_timeout}): processes "
+                "that wait for each other would give up before the server is given up. Raise ddp_timeout."
             )
 
     def _check_sampling_distribution(self) -> None:

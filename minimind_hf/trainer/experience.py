@@ -25,6 +25,7 @@ class Experience:
         rewards (`Tensor` of shape `(N,)`): Weighted sums; NaN for completions left out of their group.
         seed (`int`): The seed that they were sampled with.
         notes (`dict[str, list]`): Columns that reward functions noted for the log of completions, N values each.
+        step (`int`): Optimizer steps done when they were sampled.
         advantages (`Tensor` of shape `(N,)`): Filled in by the algorithm.
         tokens (`dict[str, Tensor]`, *optional*): All completions as one padded batch with what the algorithm knows of
             each token, where it judges them one by one.
@@ -38,6 +39,7 @@ class Experience:
     rewards: Tensor
     seed: int = 0
     notes: dict[str, list] = field(default_factory=dict)
+    step: int = 0
     advantages: Tensor | None = None
     tokens: MicroBatch | None = None
 
@@ -63,7 +65,7 @@ def split_experience(
         `list[dict[str, Tensor]]` with, for B completions of at most C tokens behind prompts of at most P:
         `prompt_ids`, `prompt_mask` of shape `(B, P)`, padded left; `completion_ids`, `completion_mask` (real tokens),
         `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `group_ids` (which
-        prompt) and, once the experience has them, `advantages` of shape `(B,)`.
+        prompt), `sampled_at` (at which step) and, once the experience has them, `advantages` of shape `(B,)`.
     """
     return [
         _micro_batch(
@@ -93,6 +95,7 @@ def _micro_batch(
         "loss_mask": pad(loss_masks, padding_value=0),
         "old_logps": pad(old_logps, padding_value=0.0),
         "group_ids": torch.tensor([index // experience.num_generations for index in indices]),
+        "sampled_at": torch.full((len(indices),), experience.step),
     }
     if experience.advantages is not None:
         batch["advantages"] = experience.advantages[indices.start : indices.stop]

@@ -29,6 +29,7 @@ from .generation_kwargs import eos_of
 from .grpo_config import GRPOConfig
 from .inputs import with_quantization
 from .metrics import Metrics, token_sum
+from .mismatch import measure_mismatch
 from .reference_sync import ReferenceSync, check_can_sync
 from .token_budget import CPU_TOKENS, split_by_tokens
 from .trl_fields import refuse_objects
@@ -100,7 +101,7 @@ class GRPOTrainer(RLTrainer):
             peft_config,
             rollout_engine,
         )
-        self._eos_token_ids = eos_of(self.args) or self._eos_token_ids
+        self._rollouts.eos_token_ids = eos_of(self.args) or self._rollouts.eos_token_ids
         self._step_tokens: Tensor | None = None
         self._reference_sync: ReferenceSync | None = None
         if self.args.sync_ref_model:
@@ -136,10 +137,14 @@ class GRPOTrainer(RLTrainer):
             self.args.mask_truncated_completions,
             self.accelerator.device,
         )
+        self._correct(micro_batches, metrics)
         if self._reference is not None:
             with metrics.phase("reference"):
                 self._add_reference_logps(micro_batches)
         return micro_batches
+
+    def _policy_logps(self, batch: MicroBatch) -> Tensor:
+        return self._scores(self.model_wrapped, batch).logps
 
     def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
         return self._micro_batches(experience, metrics) * self.args.num_iterations
@@ -190,7 +195,9 @@ class GRPOTrainer(RLTrainer):
             denominator=denominator,
             local_tokens=batch.get("local_tokens"),
             **self.args.loss_settings(),
+            token_weights=batch.get("token_weights"),
         )
+        measure_mismatch(scores.logps, batch, self.state.global_step, metrics)
         metrics.add_total("policy_loss", loss.detach())
         num_tokens = measured.pop("num_tokens")
         for name, mean in measured.items():

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..data import PromptDataset
-from ..rollout import RolloutEngine, TorchEngine
+from ..rollout import RolloutEngine, SGLangEngine, TorchEngine
 from .config import RLConfig
 from .sampler import RolloutSampler
 
@@ -114,10 +114,12 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
 
 
 def make_engine(args: RLConfig) -> RolloutEngine:
-    if args.rollout_engine == "torch":
-        dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
-        return TorchEngine(args.max_batch_rows, dtype=dtype, path=args.torch_engine_path)
-    raise ValueError(
-        f"rollout_engine must be 'torch', got {args.rollout_engine!r}. An engine of your own goes to the trainer as "
-        "an object: rollout_engine=MyEngine()."
-    )
+    if args.rollout_engine == "sglang":
+        return SGLangEngine(
+            args.sglang_base_url,
+            weight_sync=args.rollout_weight_sync,
+            sync_folder=args.rollout_sync_dir or Path(args.output_dir) / "rollout_weights",
+            server_timeout=args.server_timeout,
+        )
+    dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
+    return TorchEngine(args.max_batch_rows, dtype=dtype, path=args.torch_engine_path)

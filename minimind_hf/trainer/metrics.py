@@ -5,6 +5,7 @@ Values are kept as tensors until they are read, so that measuring does not wait 
 every name.
 """
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -49,14 +50,15 @@ class _Records:
     totals: dict[str, float | Tensor] = field(default_factory=lambda: defaultdict(float))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lowest: dict[str, float] = field(default_factory=dict)
-    highest: dict[str, float] = field(default_factory=dict)
+    highest: dict[str, float | Tensor] = field(default_factory=dict)
     tokens: int = 0
 
     def as_floats(self) -> "_Records":
         """Returns a copy without tensors: what processes exchange."""
         moments = {name: moments.as_floats() for name, moments in self.moments.items()}
         totals = {name: float(total) for name, total in self.totals.items()}
-        return _Records(moments, self.std_names, totals, dict(self.seconds), self.lowest, self.highest, self.tokens)
+        highest = {name: float(value) for name, value in self.highest.items() if value > -math.inf}
+        return _Records(moments, self.std_names, totals, dict(self.seconds), self.lowest, highest, self.tokens)
 
     def merge(self, other: "_Records") -> None:
         for name, moments in other.moments.items():
@@ -109,6 +111,11 @@ class Metrics:
         low_name, high_name = name.format("min"), name.format("max")
         self._records.lowest[low_name] = min(low, self._records.lowest.get(low_name, low))
         self._records.highest[high_name] = max(high, self._records.highest.get(high_name, high))
+
+    def add_max(self, name: str, value: Tensor) -> None:
+        """Adds a scalar, the largest of which is logged; -inf is none."""
+        previous = self._records.highest.get(name)
+        self._records.highest[name] = value if previous is None else torch.maximum(value, previous)
 
     def add_tokens(self, count: int) -> None:
         """Adds generated tokens, for the rate."""

@@ -31,6 +31,7 @@ from .engine_step import clip_engine_gradients
 from .experience import Experience, MicroBatch, split_experience
 from .metrics import Metrics, token_sum
 from .mini_batches import mini_batch_rows, put_rows, select_rows
+from .mismatch import measure_mismatch
 from .optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
 from .sharding import shards_weights, whole_weights, without_copies
 
@@ -95,6 +96,7 @@ class PPOTrainer(RLTrainer):
         # A completion without a reward teaches nothing.
         batch["loss_mask"] = batch["loss_mask"] * ~experience.rewards.isnan()[:, None]
         mask = batch["loss_mask"]
+        self._correct([batch], metrics)
         self._add_scores(batch, experience.seed, metrics)
         rewards = token_rewards(experience.rewards, mask)
         advantages, batch["returns"] = gae(rewards, batch["old_values"], mask, args.gamma, args.lam)
@@ -161,6 +163,14 @@ class PPOTrainer(RLTrainer):
         finally:
             model.train(was_training)
 
+    def _policy_logps(self, batch: MicroBatch) -> Tensor:
+        rows = mini_batch_rows(len(batch["loss_mask"]), self.args.mini_batch_size, seed=0, iteration=0)
+        logps = torch.zeros_like(batch["old_logps"])
+        for part in rows:
+            output = self.model_wrapped(select_rows(batch, part), self.args.temperature, with_values=False)
+            put_rows(logps, part, output.scores.logps)
+        return logps
+
     def _reference_logps(self, reference: nn.Module, batch: MicroBatch) -> Tensor:
         if reference is self.model_wrapped:
             return reference(batch, self.args.temperature, with_values=False).scores.logps
@@ -211,8 +221,10 @@ class PPOTrainer(RLTrainer):
             mask,
             clip_epsilon=args.clip_epsilon,
             kl_coef=args.kl_coef,
+            token_weights=batch.get("token_weights"),
             **over,
         )
+        measure_mismatch(output.scores.logps, batch, self.state.global_step, metrics)
         critic_loss, measured_values = value_loss(
             output.values,
             batch["old_values"],

@@ -54,7 +54,7 @@ def double(start_double):
 def make_engine(tmp_path):
     engines = []
 
-    def make(*doubles, timeout=5.0, **options) -> SGLangEngine:
+    def make(*doubles, timeout=60.0, **options) -> SGLangEngine:
         options = {"sync_folder": tmp_path / "sync", "server_timeout": timeout} | options
         engines.append(SGLangEngine([double.url for double in doubles], **options))
         return engines[-1]
@@ -62,6 +62,11 @@ def make_engine(tmp_path):
     yield make
     for engine in engines:
         engine.close()
+
+
+def lose_patience(engine) -> None:
+    """From now on a server may fail for half a second only; until here, a busy machine is no failure."""
+    engine.server_timeout = 0.5
 
 
 @pytest.fixture
@@ -317,30 +322,24 @@ def test_only_what_was_aborted_is_asked_again(synced, double):
     assert [request["sampling_params"]["n"] for request in double.requests["/generate"][-2:]] == [3, 2]
 
 
-def test_a_server_that_keeps_failing_is_given_up(make_engine, double):
-    engine = make_engine(double, timeout=0.5)
-    engine.sync_weights(make_policy(), 0)
-    double.next("/generate", *[answers(500, {"error": {"message": "out of memory"}})] * 100)
+def test_a_server_that_keeps_failing_is_given_up(synced, double):
+    lose_patience(synced)
+    double.next("/generate", *[answers(500, {"error": {"message": "out of memory"}})] * 200)
     with pytest.raises(ServerGoneError, match=r"failed for 0.5 s \(server_timeout\).*500: out of memory"):
-        engine.generate(PROMPTS, 2, sampling())
+        synced.generate(PROMPTS, 2, sampling())
 
 
-def test_completions_that_are_always_aborted_are_given_up(make_engine, double):
-    engine = make_engine(double, timeout=0.5)
-    engine.sync_weights(make_policy(), 0)
+def test_completions_that_are_always_aborted_are_given_up(synced, double):
+    lose_patience(synced)
     double.next("/generate", *[aborts(2)] * 100)
     with pytest.raises(ServerGoneError, match="aborted: Aborted by the test"):
-        engine.generate(PROMPTS[:1], 2, sampling())
+        synced.generate(PROMPTS[:1], 2, sampling())
 
 
 def test_a_server_that_never_answers_is_given_up(make_engine, double):
-    engine = make_engine(double, timeout=0.4)
-    engine.sync_weights(make_policy(), 0)
-    double.next("/generate", takes(3))
-    start = time.perf_counter()
-    with pytest.raises(ServerGoneError, match="did not answer /generate within 0.4 s"):
-        engine.generate(PROMPTS[:1], 2, sampling())
-    assert time.perf_counter() - start < 2
+    double.next("/health", takes(2))
+    with pytest.raises(ServerGoneError, match="did not answer /health within 0.4 s"):
+        make_engine(double, timeout=0.4).check_ready(make_policy(), 10, 8)
 
 
 def drop_logprob(items):
@@ -468,12 +467,11 @@ def test_a_server_killed_in_mid_rollout_is_waited_for_and_gets_the_weights_first
     assert len(double.versions) == 1  # since it started again
 
 
-def test_a_server_that_stays_away_is_given_up(make_engine, double):
-    engine = make_engine(double, timeout=0.5)
-    engine.sync_weights(make_policy(), 0)
+def test_a_server_that_stays_away_is_given_up(synced, double):
+    lose_patience(synced)
     double.stop()
     with pytest.raises(ServerGoneError, match=r"0.5 s \(server_timeout\)"):
-        engine.generate(PROMPTS, 2, sampling())
+        synced.generate(PROMPTS, 2, sampling())
 
 
 def test_several_servers_one_of_which_is_restarted(start_double, make_engine):

@@ -32,7 +32,9 @@ def make_config(tmp_path):
 
 @pytest.fixture
 def make_trainer(make_config):
-    def make(model=None, reward=share_of_a, prompts=None, scripted=True, config=None, **changes) -> GRPOTrainer:
+    def make(
+        model=None, reward=share_of_a, prompts=None, scripted=True, config=None, engine=None, **changes
+    ) -> GRPOTrainer:
         config = config or make_config(**changes)
         return GRPOTrainer(
             make_policy() if model is None else model,
@@ -40,7 +42,7 @@ def make_trainer(make_config):
             config,
             train_dataset=make_prompts(12) if prompts is None else prompts,
             processing_class=make_tokenizer(),
-            rollout_engine=ScriptedEngine(config.temperature) if scripted else None,
+            rollout_engine=engine or (ScriptedEngine(config.temperature) if scripted else None),
         )
 
     return make

@@ -53,8 +53,9 @@ def test_what_is_logged_each_step(make_trainer):
         "rewards/share_of_a/mean", "rewards/share_of_a/std", "rewards/second/mean", "rewards/second/std",
         "kl_ref", "policy_loss", "entropy", "ratio_mean", "approx_kl", "clip_ratio/low_mean", "clip_ratio/high_mean",
         "clip_ratio/region_mean", "completions/mean_length", "completions/min_length", "completions/max_length",
-        "completions/clipped_ratio", "frac_reward_zero_std", "seconds/rollout", "seconds/scoring",
-        "seconds/reference", "seconds/update", "tokens_per_second",
+        "sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max", "sampling/k3",
+        "sampling/staleness", "completions/clipped_ratio", "frac_reward_zero_std", "seconds/rollout",
+        "seconds/scoring", "seconds/reference", "seconds/update", "tokens_per_second",
     }  # fmt: skip
     for entry in training_logs(trainer):
         assert expected <= set(entry)
@@ -279,10 +280,38 @@ def nan_logprob(rollouts):
     ids=["number", "nan"],
 )
 def test_an_engine_of_ones_own_is_checked(make_trainer, fault, message):
-    trainer = make_trainer()
-    trainer._engine = Faulty(fault)
+    trainer = make_trainer(engine=Faulty(fault))
     with pytest.raises(ValueError, match=f"Faulty.*{message}"):
         trainer.train()
+
+
+def test_an_object_that_is_no_engine_is_refused_before_training(make_trainer):
+    with pytest.raises(TypeError, match="rollout_engine is a dict, which has no generate and no sync_weights"):
+        make_trainer(engine={"url": "http://localhost:30000"})
+
+
+class Plain:
+    """An engine that inherits nothing."""
+
+    def __init__(self):
+        self.inner, self.synced = ScriptedEngine(0.8), []
+
+    def sync_weights(self, model, version):
+        self.synced.append(version)
+        self.inner.sync_weights(model, version)
+
+    def generate(self, prompt_ids, num_generations, sampling):
+        return self.inner.generate(prompt_ids, num_generations, sampling)
+
+
+def test_an_engine_is_any_object_with_two_methods(make_trainer):
+    scripted, engine = make_trainer(), Plain()
+    plain = make_trainer(engine=engine)
+    scripted.train()
+    plain.train()
+    assert engine.synced == [0, 1]
+    for name, tensor in scripted.model.state_dict().items():
+        assert torch.equal(tensor, plain.model.state_dict()[name]), name
 
 
 def test_tool_output_is_not_learned(make_trainer):
@@ -300,8 +329,7 @@ def test_tool_output_is_not_learned(make_trainer):
     def constant(completion_ids, number, **kwargs):
         return [float((n + i) % 3) for i, n in enumerate(number)]
 
-    plain, tool = make_trainer(reward=constant), make_trainer(reward=constant)
-    tool._engine = WithTool(0.8)
+    plain, tool = make_trainer(reward=constant), make_trainer(reward=constant, engine=WithTool(0.8))
     plain.train()
     tool.train()
     for name, tensor in plain.model.state_dict().items():
@@ -354,7 +382,7 @@ def test_bad_input_is_refused_before_the_model_is_loaded(make_config, changes, m
         ({"model_init_kwargs": {"dtype": "bfloat16"}}, "apply to a model given by its name"),
         ({"router_aux_loss_coef": 0.1}, "not a mixture of experts"),
         ({"model": make_policy().requires_grad_(False)}, "No parameter of the model is trainable"),
-        ({"rollout_engine": "vllm"}, "rollout_engine must be 'torch', got 'vllm'"),
+        ({"rollout_engine": "vllm"}, "rollout_engine must be one of 'torch', 'sglang', got 'vllm'"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -398,7 +426,7 @@ def test_every_eos_of_the_generation_config_ends_a_completion(make_trainer):
     model = make_policy()
     model.generation_config.eos_token_id = [50, 60]
     trainer = make_trainer(model)
-    assert trainer._eos_token_ids == (EOS, 50, 60)
+    assert trainer._rollouts.eos_token_ids == (EOS, 50, 60)
 
 
 def test_default_engine_and_output_folder(tmp_path, monkeypatch):
@@ -407,7 +435,7 @@ def test_default_engine_and_output_folder(tmp_path, monkeypatch):
     make_tokenizer().save_pretrained("policy")
     trainer = GRPOTrainer("policy", share_of_a, train_dataset=make_prompts(4))
     assert isinstance(trainer.args, GRPOConfig) and trainer.args.output_dir == "policy-GRPO"
-    assert isinstance(trainer._engine, TorchEngine)
+    assert isinstance(trainer._rollouts.engine, TorchEngine)
     assert trainer.model.dtype == torch.float32
 
 

@@ -142,8 +142,13 @@ def test_a_step_of_truncated_completions_alone_moves_nothing(make_trainer):
                 rollout.finish_reason = "stop" if len(states) == 1 else "length"
             return rollouts
 
-    trainer = make_trainer(mask_truncated_completions=True, optim="adamw_torch", weight_decay=0.1, max_steps=3)
-    trainer._engine = TruncatedAfterOneStep(trainer.args.temperature)
+    trainer = make_trainer(
+        engine=TruncatedAfterOneStep(0.8),
+        mask_truncated_completions=True,
+        optim="adamw_torch",
+        weight_decay=0.1,
+        max_steps=3,
+    )
     trainer.train()
     log = trainer.state.log_history
     assert [entry["completions/clipped_ratio"] for entry in log[:3]] == [0.0, 1.0, 1.0]

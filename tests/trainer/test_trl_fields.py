@@ -82,7 +82,7 @@ def test_quantization_config_goes_to_where_the_model_is_loaded(make_config):
 
 def test_eos_of_generation_kwargs_ends_completions(make_trainer):
     trainer = make_trainer(scripted=False, generation_kwargs={"eos_token_id": list(range(3, 259))})
-    assert trainer._eos_token_ids == tuple(range(3, 259))
+    assert trainer._rollouts.eos_token_ids == tuple(range(3, 259))
     trainer.train()
     assert trainer.state.log_history[0]["completions/max_length"] <= 2
 
@@ -93,4 +93,4 @@ def test_trainer_arguments_stand_where_trl_has_them(make_config):
         make_policy(), share_of_a, make_config(), make_prompts(8), None, make_tokenizer(), None, None, (None, None),
         None, None, None, None, None, ScriptedEngine(0.8),
     )  # fmt: skip
-    assert isinstance(trainer._engine, ScriptedEngine)
+    assert isinstance(trainer._rollouts.engine, ScriptedEngine)

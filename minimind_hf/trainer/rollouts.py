@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's side of a rollout engine: when it gets weights, and that no process goes on without the others."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel
+
+from ..rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine, check_engine, check_rollouts
+from ..rollout.peers import together
+from .config import RLConfig
+
+
+class Rollouts:
+    """Completions of the policy.
+
+    Args:
+        engine ([`RolloutEngine`]): Who draws them.
+        args ([`RLConfig`]): Settings.
+        vocab_size (`int`): Ids that the policy embeds.
+        eos_token_ids (`tuple[int, ...]`): What ends a completion.
+
+    Raises:
+        TypeError: If the engine lacks a method.
+        ValueError: If `sync_every` cannot apply to it.
+    """
+
+    def __init__(self, engine: RolloutEngine, args: RLConfig, vocab_size: int, eos_token_ids: tuple[int, ...]):
+        check_engine(engine)
+        if isinstance(engine, TorchEngine) and args.sync_every > 1:
+            raise ValueError(
+                f"sync_every={args.sync_every} keeps older weights in a rollout server, but the torch engine decodes "
+                "with the trainer's own, which are never old. Leave sync_every at 1."
+            )
+        self.engine, self._args = engine, args
+        self._vocab_size, self.eos_token_ids = vocab_size, eos_token_ids
+        self._until_sync = 0
+        self._weights_are_due = True
+
+    def check_ready(self, policy: PreTrainedModel) -> None:
+        """Asks the engine whether it can work with this policy."""
+        check = getattr(self.engine, "check_ready", None)
+        if check is not None:
+            check(policy, self._args.max_prompt_length, self._args.max_completion_length)
+
+    def begin_training_rollout(self) -> None:
+        """The next completions are trained on: every `sync_every`-th time, they come from the newest weights."""
+        self._weights_are_due |= self._until_sync == 0
+        self._until_sync = (self._until_sync or self._args.sync_every) - 1
+
+    def begin_evaluation(self) -> None:
+        """The next completions come from the newest weights, and those after them from the same."""
+        self._weights_are_due = True
+
+    def draw(
+        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
+    ) -> list[Rollout]:
+        """Returns `num_generations` completions for each prompt; every process calls it.
+
+        Raises:
+            Exception: What the engine raised, in all processes.
+            ValueError: If it returned what cannot be trained on.
+        """
+        if self._weights_are_due or isinstance(self.engine, TorchEngine):
+            together(lambda: self.engine.sync_weights(policy, step))
+            self._weights_are_due = False
+        return together(lambda: self._checked(prompt_ids, num_generations, seed))
+
+    def _checked(self, prompt_ids: Sequence[list[int]], num_generations: int, seed: int) -> list[Rollout]:
+        args = self._args
+        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, seed)
+        rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
+        check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self.engine)
+        return rollouts
+
+    def close(self) -> None:
+        close = getattr(self.engine, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training with a rollout server: the right weights, what is logged, and what is left when the server is gone."""
+
+import threading
+import time
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from ppo_tools import make_trainer as make_ppo_trainer
+from sglang_double import SGLangDouble, changes, takes
+from tiny import ScriptedEngine, make_policy, make_prompts
+
+from minimind_hf import GRPOConfig, ServerGoneError, TorchEngine
+from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
+
+DIFFERENCE = "sampling/sampling_logp_difference"
+
+
+@pytest.fixture
+def double(tmp_path):
+    folder = tmp_path / "served"
+    model = make_policy(seed=9)
+    folder.mkdir()
+    write_weights(exported_weights(model), exported_config(model), folder)
+    double = SGLangDouble(folder)
+    yield double
+    double.stop()
+
+
+def served(double, **changes) -> dict:
+    return {
+        "scripted": False,
+        "rollout_engine": "sglang",
+        "sglang_base_url": [double.url],
+        "server_timeout": 60,
+        "max_steps": 4,
+        **changes,
+    }
+
+
+def logged(trainer, name) -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if "loss" in entry and name in entry]
+
+
+def states_equal(one, other) -> bool:
+    return all(torch.equal(tensor, other.model.state_dict()[name]) for name, tensor in one.model.state_dict().items())
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_every_rollout_comes_from_the_newest_weights(make_trainer, double, lora):
+    model = make_policy()
+    if lora:
+        torch.manual_seed(0)
+        model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    trainer = make_trainer(model, **served(double))
+    trainer.train()
+    assert len(double.versions) == 4
+    assert max(logged(trainer, f"{DIFFERENCE}/max")) < 1e-4
+    assert max(logged(trainer, "sampling/k3")) < 1e-6
+    assert logged(trainer, "sampling/staleness") == [0.0] * 4
+    assert [abs(ratio - 1) < 1e-4 for ratio in logged(trainer, "ratio_mean")] == [True] * 4
+
+
+def test_ppo_too(tmp_path, double):
+    settings = served(double)
+    settings.pop("scripted")
+    trainer = make_ppo_trainer(tmp_path / "run", engine=None, **settings)
+    trainer.train()
+    assert max(logged(trainer, f"{DIFFERENCE}/max")) < 1e-4
+    assert logged(trainer, "sampling/staleness") == [0.0, 0.0]  # two steps of each rollout
+
+
+def test_sync_every_leaves_older_weights_and_says_so(make_trainer, double):
+    trainer = make_trainer(**served(double, sync_every=2, max_steps=5))
+    trainer.train()
+    assert logged(trainer, "sampling/staleness") == [0.0, 1.0, 0.0, 1.0, 0.0]
+    assert len(double.versions) == 3
+    difference = logged(trainer, f"{DIFFERENCE}/mean")
+    assert max(difference[0::2]) < 1e-5 < min(difference[1::2])
+
+
+def test_sync_every_is_not_for_the_torch_engine(make_trainer):
+    with pytest.raises(ValueError, match="sync_every=2.*torch engine"):
+        make_trainer(engine=TorchEngine(), sync_every=2)
+
+
+def test_an_evaluation_takes_one_sync(make_trainer, double):
+    trainer = make_trainer(**served(double, per_device_eval_batch_size=4, num_generations_eval=2))
+    trainer.evaluate(make_prompts(6))
+    assert len(double.versions) == 1
+    assert len(double.requests["/generate"]) == 2 + 6
+
+
+def test_the_model_card_does_not_name_servers(make_trainer, double):
+    trainer = make_trainer(**served(double, max_steps=1))
+    trainer.train()
+    trainer.create_model_card()
+    with open(f"{trainer.args.output_dir}/README.md") as file:
+        assert "127.0.0.1" not in file.read()
+
+
+def test_weights_are_gone_from_the_disk_at_the_end(make_trainer, double, tmp_path):
+    trainer = make_trainer(**served(double, max_steps=1, rollout_sync_dir=str(tmp_path / "sync")))
+    trainer.train()
+    assert len(list((tmp_path / "sync").iterdir())) == 1
+    trainer.end()
+    assert not (tmp_path / "sync").exists()
+
+
+# Correction
+
+
+class OffEngine(ScriptedEngine):
+    """Claims log-probabilities that are off by a constant, as an engine of another precision is at random."""
+
+    def generate(self, *args):
+        rollouts = super().generate(*args)
+        for rollout in rollouts:
+            rollout.logprobs = [logp - 1.0 for logp in rollout.logprobs]
+        return rollouts
+
+
+@pytest.mark.parametrize("make", ["grpo", "ppo"])
+@pytest.mark.parametrize(("how", "ratio", "weight"), [("none", 2.718282, None), ("truncate", 1, 2), ("mask", 1, 0)])
+def test_correction(make_trainer, tmp_path, make, how, ratio, weight):
+    """trainer / engine is e = 2.72 everywhere, above the cap of 2."""
+    settings = {"rollout_correction": how, "max_steps": 1}
+    if make == "grpo":
+        trainer = make_trainer(engine=OffEngine(0.8), loss_type="grpo", beta=0.0, **settings)
+    else:
+        trainer = make_ppo_trainer(tmp_path / "run", engine=OffEngine(0.8), kl_coef=0.0, vf_coef=0.0, **settings)
+    trainer.train()
+    assert logged(trainer, "ratio_mean") == pytest.approx([ratio], abs=1e-4)
+    assert logged(trainer, f"{DIFFERENCE}/mean") == pytest.approx([1.0], abs=1e-4)
+    assert logged(trainer, f"{DIFFERENCE}/max") == pytest.approx([1.0], abs=1e-4)
+    assert logged(trainer, "sampling/k3") == pytest.approx([2.718282 - 2], abs=1e-4)
+    weights = logged(trainer, "sampling/importance_sampling_ratio/mean")
+    assert weights == ([] if weight is None else pytest.approx([weight], abs=1e-4))
+    if how == "mask":
+        assert logged(trainer, "grad_norm") == [0.0]
+
+
+def test_an_engine_that_agrees_needs_no_correction(make_trainer):
+    runs = {how: make_trainer(rollout_correction=how) for how in ("none", "truncate")}
+    for trainer in runs.values():
+        trainer.train()
+    for name, tensor in runs["none"].model.state_dict().items():
+        torch.testing.assert_close(tensor, runs["truncate"].model.state_dict()[name], atol=1e-6, rtol=0)
+
+
+def test_mismatch_is_measured_before_the_policy_moves(make_trainer):
+    trainer = make_trainer(num_iterations=3, max_steps=6)
+    trainer.train()
+    assert len(logged(trainer, f"{DIFFERENCE}/max")) == 2  # one of three steps on each rollout
+    assert max(logged(trainer, f"{DIFFERENCE}/max")) < 1e-5
+
+
+# Servers that fail
+
+
+def test_a_server_killed_and_started_again_changes_nothing(make_trainer, double, tmp_path):
+    def restart(answer):
+        def later():
+            double.stop()
+            time.sleep(0.3)
+            double.start()
+
+        threading.Thread(target=later).start()
+        time.sleep(0.2)
+        return answer()
+
+    runs = []
+    for fault in (lambda answer: answer(), restart):
+        double.next("/generate", *[changes(lambda answer: answer)] * 5, fault)
+        runs.append(make_trainer(**served(double)))
+        runs[-1].train()
+        double.faults.clear()
+    assert double.starts == 2
+    assert states_equal(*runs)
+
+
+def save_settings(double, **changes) -> dict:
+    return served(double, optim="adamw_torch", learning_rate=1e-2, max_steps=6, **changes)
+
+
+SHAPES = {
+    "rollout a step": {},
+    "two rollouts a step": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4,
+                            "steps_per_generation": 2},
+    "three steps a rollout": {"num_iterations": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_server_that_is_gone_leaves_a_checkpoint_from_which_the_run_goes_on_exactly(
+    make_trainer, double, tmp_path, shape
+):
+    settings = save_settings(double, **SHAPES[shape])
+    straight = make_trainer(output_dir=str(tmp_path / "straight"), **settings)
+    straight.train()
+
+    stopped = make_trainer(**settings)
+    survived = {"rollout a step": 7, "two rollouts a step": 7, "three steps a rollout": 3}[shape]
+
+    def die(answer):
+        stopped._rollouts.engine.server_timeout = 0.5
+        double.stop()
+        return answer()
+
+    double.next("/generate", *[takes(0)] * survived, die)
+    with pytest.raises(ServerGoneError, match="server_timeout.*checkpoint was saved.*--resume_from_checkpoint") as end:
+        stopped.train()
+    step = stopped.state.global_step
+    assert 0 < step < 6
+    checkpoint = f"{stopped.args.output_dir}/checkpoint-{step}"
+    assert checkpoint in str(end.value)
+
+    double.faults.clear()
+    double.start()
+    resumed = make_trainer(**settings)
+    resumed.train(resume_from_checkpoint=checkpoint)
+    assert states_equal(straight, resumed)
+
+
+def test_gone_before_the_first_step_there_is_nothing_to_save(make_trainer, double, tmp_path):
+    trainer = make_trainer(**served(double))
+    trainer._rollouts.engine.server_timeout = 0.3
+    double.stop()
+    with pytest.raises(ServerGoneError, match="nothing was saved"):
+        trainer.train()
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rollout_engine": "vllm"}, "'torch', 'sglang', got 'vllm'"),
+        ({"rollout_engine": "sglang"}, "--sglang_base_url http://localhost:30000"),
+        ({"sglang_base_url": ["http://localhost:30000"]}, "give both"),
+        ({"sync_every": 0}, "sync_every must be at least 1"),
+        ({"rollout_correction": "clip"}, "rollout_correction must be one of 'none', 'truncate', 'mask'"),
+        ({"rollout_correction_cap": 0.5}, "rollout_correction_cap must be at least 1"),
+        ({"server_timeout": 0}, "server_timeout must be above 0"),
+        ({"rollout_weight_sync": "tensor"}, "'disk', 'distributed'"),
+        (
+            {"rollout_engine": "sglang", "sglang_base_url": ["http://a:1"], "rollout_dtype": "bfloat16"},
+            "--dtype that it was started with",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_meant(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **settings)
