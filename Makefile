@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo test test-all lint format bench docs docs-check clean
+.PHONY: install demo demo-ppo test test-all test-sglang lint format bench docs docs-check clean
 
 install: $(VENV)/installed
 
@@ -27,6 +27,10 @@ test: install  ## the quick tests
 
 test-all: install  ## and those that take longer
 	$(BIN)/python -m pytest
+
+test-sglang: install  ## with a real server; MINIMIND_HF_SGLANG_SERVE: a command that takes a model folder and a port
+	@test -n "$$MINIMIND_HF_SGLANG_SERVE" || { echo "set MINIMIND_HF_SGLANG_SERVE, see docs/rollout-engines.md"; exit 2; }
+	$(BIN)/python -m pytest -m sglang -rs
 
 lint: install
 	$(BIN)/ruff check .

@@ -14,6 +14,10 @@ A model and prompts of your own, on one or several devices:
 
 MiniMind's .pth becomes a folder first: minimind-hf convert full_sft_768.pth FOLDER --tokenizer TOKENIZER_FOLDER
 
+Completions by an SGLang server instead of this process (docs/rollout-engines.md):
+
+    python recipes/grpo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
+
 The output folder gets the model, its tokenizer, a model card and the reward curve. The last line of output is one JSON
 object; its accuracies are those on held-out prompts of the embedded task, else null.
 """

@@ -13,6 +13,10 @@ policy's frozen base:
     python recipes/ppo.py --config recipes/ppo_minimind.yaml --model_name_or_path FOLDER --dataset_name rlaif.jsonl
     accelerate launch --config_file accelerate_configs/ddp.yaml recipes/ppo.py --config ...
 
+Completions by an SGLang server instead of this process (docs/rollout-engines.md):
+
+    python recipes/ppo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
+
 The output folder gets the policy, its tokenizer, a model card and the reward curve, its subfolder `critic` the critic.
 The last line of output is one JSON object; its accuracies are those on held-out prompts of the embedded task, else
 null.

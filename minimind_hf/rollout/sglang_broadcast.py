@@ -132,6 +132,7 @@ class DistributedSync(WeightSync):
                 device_id=device if device.type == "cuda" else None,
             )
             answer.result()
+        c10d._world.pg_group_ranks[link] = {number: number for number in range(1 + workers)}
         self._groups[server.url] = _Group(name, link, store)
         return self._groups[server.url]
 

@@ -28,7 +28,7 @@ class Patience:
     Args:
         url (`str`): Whose patience it is about.
         seconds (`float`): From the first failure on.
-        advice (`str`): Ends the error.
+        advice (`str`): What to do about it, if that is known.
     """
 
     def __init__(self, url: str, seconds: float, advice: str = ""):
@@ -50,7 +50,11 @@ class Patience:
         if self._since is None:
             self._since = now
             logger.warning(
-                "The SGLang server %s fails (%s). It is waited for, up to %g s.", self.url, reason, self.seconds
+                "The SGLang server %s fails (%s). It is waited for, up to %g s. %s",
+                self.url,
+                reason,
+                self.seconds,
+                self.advice,
             )
         left = self._since + self.seconds - now
         if left <= 0:

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main path of the SGLang engine with a server of its own process: the stand-in always, and the real one where
+MINIMIND_HF_SGLANG_SERVE holds a command that serves a folder on a port (`CMD MODEL_DIR PORT`), in float32."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tiny import EOS, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
+
+from minimind_hf import GRPOConfig, GRPOTrainer, SamplingParams, SGLangEngine
+from minimind_hf.forward.logprobs import completion_scores
+from minimind_hf.models.convert import convert
+from minimind_hf.rollout import check_rollouts
+
+VARIABLE = "MINIMIND_HF_SGLANG_SERVE"
+DOUBLE = Path(__file__).parents[1] / "sglang_double.py"
+START_TIMEOUT = 240  # seconds; the real server takes 15 to 40 on a quiet machine
+PROMPTS = random_ids(4)
+
+
+class ServerProcess:
+    """A server that can be killed and started again."""
+
+    def __init__(self, command: list[str], folder: Path, log: Path):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.command, self.log = [*command, str(folder), str(self.port)], log
+        self.process = None
+
+    def start(self) -> None:
+        environment = dict(os.environ)
+        environment.pop("PYTHONPATH", None)  # the server has an environment of its own
+        if str(DOUBLE) in self.command:
+            environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE.parent), str(DOUBLE.parents[1])])
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if httpx.get(f"{self.url}/health", timeout=30, trust_env=False).status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.5)
+        raise RuntimeError(f"{self.command} did not come up:\n{self.log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def start_server(tmp_path_factory):
+    """Starts a server of the kind asked for, with weights that are not the trainer's."""
+    root = tmp_path_factory.mktemp("server")
+    model = make_policy(seed=9)
+    model.save_pretrained(root / "minimind")
+    make_tokenizer().save_pretrained(root / "minimind")
+    folder = convert(root / "minimind", root / "served", to="qwen3")
+    servers = []
+
+    def start(kind: str) -> ServerProcess:
+        command = [sys.executable, str(DOUBLE)]
+        if kind == "real":
+            if not os.environ.get(VARIABLE):
+                pytest.skip(f"{VARIABLE} does not hold a command that serves a model folder on a port")
+            command = shlex.split(os.environ[VARIABLE])
+        servers.append(ServerProcess(command, folder, root / f"{kind}-{len(servers)}.log"))
+        servers[-1].start()
+        servers[-1].wait()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="module", params=["double", pytest.param("real", marks=pytest.mark.sglang)])
+def server(request, start_server):
+    return start_server(request.param)
+
+
+@pytest.fixture(params=["disk", "distributed"])
+def engine(request, server, tmp_path):
+    engine = SGLangEngine(server.url, request.param, tmp_path / "sync", server_timeout=200)
+    yield engine
+    engine.close()
+
+
+def sampling(**changes) -> SamplingParams:
+    return SamplingParams(**{"max_completion_length": 12, "temperature": 0.8, "eos_token_ids": (EOS,)} | changes)
+
+
+def largest_difference(model, prompts, rollouts) -> float:
+    """The largest |engine - trainer| of the log-probabilities."""
+    size, largest = len(rollouts) // len(prompts), 0.0
+    for number, rollout in enumerate(rollouts):
+        prompt = torch.tensor([prompts[number // size]])
+        completion = torch.tensor([rollout.completion_ids])
+        masks = torch.ones_like(prompt), torch.ones_like(completion)
+        with torch.no_grad():
+            own = completion_scores(model, prompt, masks[0], completion, masks[1], 0.8).logps[0]
+        largest = max(largest, (own - torch.tensor(rollout.logprobs)).abs().max().item())
+    return largest
+
+
+def full_model():
+    return make_policy()
+
+
+def lora_model():
+    torch.manual_seed(0)
+    return get_peft_model(
+        make_policy(), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    )
+
+
+def move(model) -> None:
+    """An update that changes log-probabilities by much."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize("make", [full_model, lora_model])
+def test_log_probabilities_agree_after_each_of_5_syncs(engine, make, record_property):
+    model, found = make(), []
+    for version in range(5):
+        engine.sync_weights(model, version)
+        rollouts = engine.generate(PROMPTS, 3, sampling())
+        check_rollouts(rollouts, 12, 259, engine)
+        assert {rollout.weights_version for rollout in rollouts} == {version}
+        found.append(largest_difference(model, PROMPTS, rollouts))
+        move(model)
+        assert largest_difference(model, PROMPTS, rollouts) > 0.05  # so that older weights would have been seen
+    record_property("largest_difference", max(found))
+    print(f"largest |engine - trainer| after each sync: {', '.join(f'{value:.1e}' for value in found)}")
+    assert max(found) < 1e-4
+
+
+def test_lora_arrives_as_base_and_adapter_together_each_time(engine):
+    """W = 1 and BA = 0.5: the server computes with 1.5, the trainer keeps 1."""
+    policy, expected = make_policy(), make_policy()
+    model = get_peft_model(policy, LoraConfig(r=1, lora_alpha=1, target_modules=["v_proj"]))
+    with torch.no_grad():
+        for layer, plain in zip(policy.model.layers, expected.model.layers, strict=True):
+            layer.self_attn.v_proj.base_layer.weight.fill_(1.0)
+            layer.self_attn.v_proj.lora_A["default"].weight.fill_(0.5)
+            layer.self_attn.v_proj.lora_B["default"].weight.fill_(1.0)
+            plain.self_attn.v_proj.weight.fill_(1.5)
+    for version in (1, 2):
+        engine.sync_weights(model, version)
+        rollouts = engine.generate(PROMPTS, 3, sampling())
+        assert largest_difference(expected, PROMPTS, rollouts) < 1e-4
+        weight = policy.model.layers[0].self_attn.v_proj.base_layer.weight
+        assert torch.equal(weight, torch.ones_like(weight))
+
+
+def test_completions_follow_the_contract(engine):
+    engine.sync_weights(make_policy(scale=6.0), 0)
+    rollouts = engine.generate(PROMPTS, 4, sampling(max_completion_length=5))
+    check_rollouts(rollouts, 16, 259, engine)
+    for rollout in rollouts:
+        assert EOS not in rollout.completion_ids[:-1]
+        assert (rollout.completion_ids[-1] == EOS) == (rollout.finish_reason == "stop")
+        assert rollout.finish_reason == "stop" or len(rollout.completion_ids) == 5
+
+
+@pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
+def test_training(server, weight_sync, tmp_path):
+    config = GRPOConfig(
+        output_dir=str(tmp_path / "run"),
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        max_steps=3,
+        optim="sgd",
+        learning_rate=0.5,
+        num_generations=4,
+        per_device_train_batch_size=8,
+        max_completion_length=12,
+        rollout_engine="sglang",
+        sglang_base_url=[server.url],
+        rollout_weight_sync=weight_sync,
+        server_timeout=200,
+    )
+    trainer = GRPOTrainer(
+        make_policy(), share_of_a, config, train_dataset=make_prompts(12), processing_class=make_tokenizer()
+    )
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["sampling/staleness"] for entry in logs] == [0.0] * 3
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in logs) < 1e-4
+    trainer.end()
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
+def test_a_server_killed_in_mid_rollout_and_started_again(start_server, weight_sync, tmp_path):
+    server = start_server("real")
+    engine = SGLangEngine(server.url, weight_sync, tmp_path / "sync", server_timeout=START_TIMEOUT)
+    model = make_policy()
+    engine.sync_weights(model, 0)
+    engine.generate(PROMPTS, 1, sampling())
+    tag = httpx.get(f"{server.url}/model_info", trust_env=False).json()["weight_version"]
+    killed = []
+
+    def kill_and_restart():
+        time.sleep(1.0)
+        killed.append(time.monotonic())
+        server.kill()
+        server.start()
+
+    thread = threading.Thread(target=kill_and_restart)
+    thread.start()
+    # Of 259 tokens one is an EOS: completions are long, so that the rollout outlasts the kill.
+    rollouts = engine.generate(PROMPTS, 8, sampling(max_completion_length=200))
+    assert killed and time.monotonic() > killed[0]
+    thread.join()
+    check_rollouts(rollouts, 32, 259, engine)
+    assert largest_difference(model, PROMPTS, rollouts) < 1e-4
+    assert httpx.get(f"{server.url}/model_info", trust_env=False).json()["weight_version"] == tag
+    assert engine.generate(PROMPTS, 1, sampling())
+    engine.close()
+    server.kill()
