@@ -32,6 +32,13 @@ def test_yaml_wins_over_embedded_defaults_and_flags_over_yaml(tmp_path):
     assert (args.max_steps, args.seed, args.num_generations) == (5, 2, 4)
 
 
+@pytest.mark.parametrize("between", [["--sglang_base_url"], []], ids=["flag repeated", "one flag"])
+def test_several_servers(between):
+    servers = ["http://a:30000", "http://b:30000"]
+    _, args, _ = parse("--rollout_engine", "sglang", "--sglang_base_url", servers[0], *between, servers[1])
+    assert args.sglang_base_url == servers
+
+
 @pytest.mark.parametrize("given", ["--model_name_or_path", "--dataset_name"])
 def test_a_model_or_data_of_ones_own_leaves_the_defaults_of_the_config(given):
     _, args, _ = parse("--output_dir", "out", given, "somewhere")
