@@ -14,7 +14,6 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -23,17 +22,13 @@ from ..models import MiniMindConfig
 from ..models.qwen3 import add_server_keys, to_qwen3_config
 
 
-def needs_all_processes(model: nn.Module) -> bool:
-    """Whether the weights are spread over the processes, so that all must take part in exporting them."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
-
-
 @torch.no_grad()
 def exported_weights(model: nn.Module) -> dict[str, Tensor]:
     """Returns the tensors of a model folder by their names in it; without adapters they share the model's memory.
 
     Args:
-        model (`nn.Module`): The policy, without what a distributed run wraps it in; with or without peft.
+        model (`nn.Module`): The policy with whole weights, without what a distributed run wraps it in; with or
+            without peft.
 
     Raises:
         ValueError: If a server could not compute the same function from such a folder (prompt learning, quantized
@@ -45,7 +40,7 @@ def exported_weights(model: nn.Module) -> dict[str, Tensor]:
             f"A {model.active_peft_config.peft_type.value} adapter is no change of weights, so it cannot be sent to "
             "a rollout server. Use rollout_engine='torch', or LoRA."
         )
-    state = {name: _whole(tensor) for name, tensor in _merged_state(base).items()}
+    state = {name: tensor.detach() for name, tensor in _merged_state(base).items()}
     _refuse_quantized(state)
     _drop_tied(base, state)
     return revert_weight_conversion(base, state)
@@ -112,11 +107,6 @@ def _merged_copy(name: str, module: nn.Module) -> nn.Module:
 def _own_memory(tensor: Tensor) -> Tensor:
     is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes
     return tensor if is_whole and tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _refuse_quantized(state: dict[str, Tensor]) -> None:

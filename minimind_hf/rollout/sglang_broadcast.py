@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from transformers.utils import logging
 
 from .errors import RolloutServerError
-from .exported_weights import exported_weights, needs_all_processes
+from .exported_weights import exported_weights
 from .peers import rank
 from .sglang_client import SGLangServer
 from .sglang_sync import WeightSync
@@ -57,9 +57,8 @@ class DistributedSync(WeightSync):
         self._weights: dict[str, Tensor] = {}
 
     def take(self, model: nn.Module, tag: str) -> None:
-        if rank() == 0 or needs_all_processes(model):
-            weights = exported_weights(model)
-            self._weights = weights if rank() == 0 else {}
+        if rank() == 0:
+            self._weights = exported_weights(model)
 
     def push(self, server: SGLangServer, tag: str) -> None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from .exported_weights import exported_config, exported_weights, needs_all_processes, write_weights
+from .exported_weights import exported_config, exported_weights, write_weights
 from .peers import rank
 from .sglang_client import SGLangServer
 
@@ -17,7 +17,7 @@ _PREFIX = "weights-"
 
 
 class WeightSync(ABC):
-    """Brings the policy's weights to servers. Every process takes, the first one pushes."""
+    """Brings the policy's weights, which are whole in every process, to servers. The first process does the work."""
 
     pushes_at_once = False  # whether several servers may be pushed to at the same time
 
@@ -61,13 +61,11 @@ class DiskSync(WeightSync):
     def take(self, model: nn.Module, tag: str) -> None:
         if self._taken == tag:
             return  # for a server that was restarted
-        if rank() == 0 or needs_all_processes(model):
-            weights = exported_weights(model)
-            if rank() == 0:
-                self._write(weights, model, tag)
+        if rank() == 0:
+            self._write(model, tag)
         self._taken = tag
 
-    def _write(self, weights: dict, model: nn.Module, tag: str) -> None:
+    def _write(self, model: nn.Module, tag: str) -> None:
         if self._is_new:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._remove_others(tag)
@@ -75,7 +73,7 @@ class DiskSync(WeightSync):
             self._is_new = False
         unfinished = self.folder / f"{_PREFIX}{tag}.part"
         unfinished.mkdir()
-        write_weights(weights, exported_config(model), unfinished)
+        write_weights(exported_weights(model), exported_config(model), unfinished)
         os.replace(unfinished, self._path(tag))
 
     def push(self, server: SGLangServer, tag: str) -> None:

@@ -5,14 +5,11 @@ import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tiny import make_llama, make_policy
-from torch import distributed as dist
-from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import AutoModelForCausalLM
 
 from minimind_hf.rollout.exported_weights import (
     exported_config,
     exported_weights,
-    needs_all_processes,
     server_architectures,
     write_weights,
 )
@@ -98,20 +95,3 @@ def test_quantized_weights_are_refused():
     layer.weight = torch.nn.Parameter(torch.zeros(32, 32, dtype=torch.uint8), requires_grad=False)
     with pytest.raises(ValueError, match="q_proj.weight' is of torch.uint8"):
         exported_weights(model)
-
-
-def test_sharded_weights_are_made_whole(tmp_path):
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        model = make_policy()
-        expected = exported_weights(model)
-        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-        norm = model.model.norm
-        assert not needs_all_processes(model)
-        norm.weight = torch.nn.Parameter(distribute_tensor(norm.weight.detach(), mesh, [Shard(0)]))
-        assert needs_all_processes(model)
-        found = exported_weights(model)
-        assert type(found["model.norm.weight"]) is torch.Tensor
-        torch.testing.assert_close(found, expected)
-    finally:
-        dist.destroy_process_group()
