@@ -58,7 +58,7 @@ from .inputs import (
 )
 from .merging import save_merged
 from .metrics import Metrics
-from .mismatch import correct, measure_staleness
+from .mismatch import measure_staleness
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .publishing import publish_folder
@@ -221,10 +221,6 @@ class RLTrainer(Trainer):
         parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return self._router_loss_coefficient * aux_loss * share / parts
 
-    @abstractmethod
-    def _policy_logps(self, batch: MicroBatch) -> Tensor:
-        """Log-probabilities of a micro-batch by the policy as it is."""
-
     # Steps 1 and 2: rollout and score
 
     def _collect(self, prompts: list[dict], num_generations: int, seed: int, metrics: Metrics) -> Experience:
@@ -250,22 +246,6 @@ class RLTrainer(Trainer):
             failing_together(self.accelerator, "the rollout"),
         ):
             return self._rollouts.draw(policy, prompt_ids, num_generations, seed, self.state.global_step)
-
-    @torch.no_grad()
-    def _correct(self, micro_batches: list[MicroBatch], metrics: Metrics) -> None:
-        """Corrects for an engine that samples from another distribution than the policy, if asked to."""
-        args = self.args
-        if args.rollout_correction == "none":
-            return
-        was_training = self.model_wrapped.training
-        self.model_wrapped.eval()
-        try:
-            with metrics.phase("correction"):
-                for batch in micro_batches:
-                    logps = self._policy_logps(batch)
-                    correct(logps, batch, args.rollout_correction, args.rollout_correction_cap, metrics)
-        finally:
-            self.model_wrapped.train(was_training)
 
     def _decode(self, prompts: list[dict], rollouts: list, num_generations: int) -> list:
         texts = self.processing_class.batch_decode(

@@ -29,7 +29,7 @@ from .generation_kwargs import eos_of
 from .grpo_config import GRPOConfig
 from .inputs import with_quantization
 from .metrics import Metrics, token_sum
-from .mismatch import measure_mismatch
+from .mismatch import correct_rollout, measure_mismatch
 from .reference_sync import ReferenceSync, check_can_sync
 from .token_budget import CPU_TOKENS, split_by_tokens
 from .trl_fields import refuse_objects
@@ -137,7 +137,7 @@ class GRPOTrainer(RLTrainer):
             self.args.mask_truncated_completions,
             self.accelerator.device,
         )
-        self._correct(micro_batches, metrics)
+        correct_rollout(micro_batches, self.model_wrapped, self._policy_logps, self.args, metrics)
         if self._reference is not None:
             with metrics.phase("reference"):
                 self._add_reference_logps(micro_batches)

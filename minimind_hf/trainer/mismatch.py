@@ -2,13 +2,14 @@
 """Completions seen from the trainer: how old their weights were, how far off their log-probabilities, and what
 corrects that. docs/metrics.md defines what is logged."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..algorithms import correction_weights, sampling_mismatch
 from ..rollout import Rollout
+from .config import RLConfig
 from .experience import MicroBatch
 from .metrics import Metrics
 
@@ -37,22 +38,43 @@ def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metri
     _add_mismatch(logps.detach(), batch["old_logps"], batch["loss_mask"] * is_fresh[:, None], metrics)
 
 
-def correct(logps: Tensor, batch: MicroBatch, how: str, cap: float, metrics: Metrics) -> None:
-    """Puts the trainer's own log-probabilities in the place of the engine's, and adds `token_weights`.
+@torch.no_grad()
+def correct_rollout(
+    micro_batches: Sequence[MicroBatch],
+    model: nn.Module,
+    score: Callable[[MicroBatch], Tensor],
+    args: RLConfig,
+    metrics: Metrics,
+) -> None:
+    """Puts the trainer's own log-probabilities in the place of the engine's, and adds `token_weights`, if
+    `rollout_correction` asks for it.
 
     Args:
-        logps (`Tensor` of shape `(B, C)`): By the policy, before any update on this rollout.
-        batch (`dict[str, Tensor]`): The micro-batch; changed in place.
-        how (`str`), cap (`float`): See [`correction_weights`].
-        metrics ([`Metrics`]): Where difference and weights are logged.
+        micro_batches (`Sequence[dict[str, Tensor]]`): Of a new rollout; changed in place.
+        model (`nn.Module`): The policy as it is trained; scores without dropout.
+        score (`Callable`): From a micro-batch to its log-probabilities by this model.
+        args ([`RLConfig`]): Settings.
+        metrics ([`Metrics`]): Where differences and weights are logged.
     """
-    mask = batch["loss_mask"]
-    _add_mismatch(logps, batch["old_logps"], mask, metrics)
-    batch["token_weights"] = correction_weights(logps, batch["old_logps"], mask, how, cap)
-    batch["old_logps"] = logps
-    weights = batch["token_weights"][mask.bool()]
-    metrics.add_values(f"{_RATIO}/mean", weights)
-    metrics.add_range(f"{_RATIO}/{{}}", weights)
+    if args.rollout_correction == "none":
+        return
+    was_training = model.training
+    model.eval()
+    try:
+        with metrics.phase("correction"):
+            for batch in micro_batches:
+                _correct(score(batch), batch, args, metrics)
+    finally:
+        model.train(was_training)
+
+
+def _correct(logps: Tensor, batch: MicroBatch, args: RLConfig, metrics: Metrics) -> None:
+    mask, engine_logps = batch["loss_mask"], batch["old_logps"]
+    _add_mismatch(logps, engine_logps, mask, metrics)
+    weights = correction_weights(logps, engine_logps, mask, args.rollout_correction, args.rollout_correction_cap)
+    batch["token_weights"], batch["old_logps"] = weights, logps
+    metrics.add_values(f"{_RATIO}/mean", weights[mask.bool()])
+    metrics.add_range(f"{_RATIO}/{{}}", weights[mask.bool()])
 
 
 def _add_mismatch(logps: Tensor, engine_logps: Tensor, mask: Tensor, metrics: Metrics) -> None:

@@ -31,7 +31,7 @@ from .engine_step import clip_engine_gradients
 from .experience import Experience, MicroBatch, split_experience
 from .metrics import Metrics, token_sum
 from .mini_batches import mini_batch_rows, put_rows, select_rows
-from .mismatch import measure_mismatch
+from .mismatch import correct_rollout, measure_mismatch
 from .optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
 from .sharding import shards_weights, whole_weights, without_copies
 
@@ -96,7 +96,7 @@ class PPOTrainer(RLTrainer):
         # A completion without a reward teaches nothing.
         batch["loss_mask"] = batch["loss_mask"] * ~experience.rewards.isnan()[:, None]
         mask = batch["loss_mask"]
-        self._correct([batch], metrics)
+        correct_rollout([batch], self.model_wrapped, self._policy_logps, args, metrics)
         self._add_scores(batch, experience.seed, metrics)
         rewards = token_rewards(experience.rewards, mask)
         advantages, batch["returns"] = gae(rewards, batch["old_values"], mask, args.gamma, args.lam)
