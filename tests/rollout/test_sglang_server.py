@@ -1,88 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main path of the SGLang engine with a server of its own process: the stand-in always, and the real one where
-MINIMIND_HF_SGLANG_SERVE holds a command that serves a folder on a port (`CMD MODEL_DIR PORT`), in float32."""
+"""The main path of the SGLang engine with a server of its own process: the stand-in always, and the real one, in
+float32, where there is one (see sglang_process.py)."""
 
-import os
-import shlex
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from sglang_process import START_TIMEOUT, ServerProcess, command_of, make_served_folder
 from tiny import EOS, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
+from transformers import TrainerCallback
 
-from minimind_hf import GRPOConfig, GRPOTrainer, SamplingParams, SGLangEngine
+from minimind_hf import GRPOConfig, GRPOTrainer, SamplingParams, ServerGoneError, SGLangEngine
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.models.convert import convert
 from minimind_hf.rollout import check_rollouts
 
-VARIABLE = "MINIMIND_HF_SGLANG_SERVE"
-DOUBLE = Path(__file__).parents[1] / "sglang_double.py"
-START_TIMEOUT = 240  # seconds; the real server takes 15 to 40 on a quiet machine
 PROMPTS = random_ids(4)
-
-
-class ServerProcess:
-    """A server that can be killed and started again."""
-
-    def __init__(self, command: list[str], folder: Path, log: Path):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.command, self.log = [*command, str(folder), str(self.port)], log
-        self.process = None
-
-    def start(self) -> None:
-        environment = dict(os.environ)
-        environment.pop("PYTHONPATH", None)  # the server has an environment of its own
-        if str(DOUBLE) in self.command:
-            environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE.parent), str(DOUBLE.parents[1])])
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if httpx.get(f"{self.url}/health", timeout=30, trust_env=False).status_code == 200:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.5)
-        raise RuntimeError(f"{self.command} did not come up:\n{self.log.read_text()[-3000:]}")
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
 
 
 @pytest.fixture(scope="module")
 def start_server(tmp_path_factory):
-    """Starts a server of the kind asked for, with weights that are not the trainer's."""
     root = tmp_path_factory.mktemp("server")
-    model = make_policy(seed=9)
-    model.save_pretrained(root / "minimind")
-    make_tokenizer().save_pretrained(root / "minimind")
-    folder = convert(root / "minimind", root / "served", to="qwen3")
+    folder = make_served_folder(root)
     servers = []
 
     def start(kind: str) -> ServerProcess:
-        command = [sys.executable, str(DOUBLE)]
-        if kind == "real":
-            if not os.environ.get(VARIABLE):
-                pytest.skip(f"{VARIABLE} does not hold a command that serves a model folder on a port")
-            command = shlex.split(os.environ[VARIABLE])
-        servers.append(ServerProcess(command, folder, root / f"{kind}-{len(servers)}.log"))
+        servers.append(ServerProcess(command_of(kind), folder, root / f"{kind}-{len(servers)}.log"))
         servers[-1].start()
         servers[-1].wait()
         return servers[-1]
@@ -184,33 +129,68 @@ def test_completions_follow_the_contract(engine):
         assert rollout.finish_reason == "stop" or len(rollout.completion_ids) == 5
 
 
+def make_trainer(server, folder, **changes) -> GRPOTrainer:
+    settings = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "max_steps": 3,
+        "optim": "sgd",
+        "learning_rate": 0.5,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 12,
+        "rollout_engine": "sglang",
+        "sglang_base_url": [server.url],
+        "server_timeout": 200,
+    }
+    return GRPOTrainer(
+        make_policy(),
+        share_of_a,
+        GRPOConfig(**settings | changes),
+        train_dataset=make_prompts(12),
+        processing_class=make_tokenizer(),
+    )
+
+
+def logs_of(trainer) -> list[dict]:
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
 def test_training(server, weight_sync, tmp_path):
-    config = GRPOConfig(
-        output_dir=str(tmp_path / "run"),
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        max_steps=3,
-        optim="sgd",
-        learning_rate=0.5,
-        num_generations=4,
-        per_device_train_batch_size=8,
-        max_completion_length=12,
-        rollout_engine="sglang",
-        sglang_base_url=[server.url],
-        rollout_weight_sync=weight_sync,
-        server_timeout=200,
-    )
-    trainer = GRPOTrainer(
-        make_policy(), share_of_a, config, train_dataset=make_prompts(12), processing_class=make_tokenizer()
-    )
+    trainer = make_trainer(server, tmp_path / "run", rollout_weight_sync=weight_sync)
     trainer.train()
-    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["sampling/staleness"] for entry in logs] == [0.0] * 3
-    assert max(entry["sampling/sampling_logp_difference/max"] for entry in logs) < 1e-4
+    assert [entry["sampling/staleness"] for entry in logs_of(trainer)] == [0.0] * 3
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in logs_of(trainer)) < 1e-4
     trainer.end()
+
+
+@pytest.mark.parametrize("kind", ["double", pytest.param("real", marks=pytest.mark.sglang)])
+def test_a_server_killed_for_good_leaves_a_checkpoint_that_resumes(start_server, kind, tmp_path):
+    server = start_server(kind)
+
+    class Killer(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                trainer._rollouts.engine.server_timeout = 2.0
+                server.kill()
+
+    trainer = make_trainer(server, tmp_path / "run", max_steps=4)
+    trainer.add_callback(Killer())
+    with pytest.raises(ServerGoneError, match="checkpoint was saved: start the server and go on with") as end:
+        trainer.train()
+    print(end.value)
+    server.start()
+    server.wait()
+    resumed = make_trainer(server, tmp_path / "run", max_steps=4)
+    resumed.train(resume_from_checkpoint=f"{tmp_path}/run/checkpoint-2")
+    assert resumed.state.global_step == 4
+    assert [entry["step"] for entry in logs_of(resumed)] == [1, 2, 3, 4]
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in logs_of(resumed)) < 1e-4
+    server.kill()
 
 
 @pytest.mark.sglang

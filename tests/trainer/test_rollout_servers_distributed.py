@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from sglang_double import SGLangDouble, answers, changes, takes
+from sglang_process import ServerProcess, command_of, make_served_folder
 from tiny import make_policy
 
 from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
@@ -54,6 +55,30 @@ def test_two_processes_equal_one(tmp_path, double):
             torch.testing.assert_close(result["state"][name], tensor, atol=1e-6, rtol=0, msg=name)
     difference = [entry["sampling/sampling_logp_difference/max"] for entry in both[0]["log"] if "loss" in entry]
     assert len(difference) == 3 and max(difference) < 1e-4
+
+
+@pytest.mark.sglang
+def test_two_processes_equal_one_with_the_real_server(tmp_path):
+    (tmp_path / "model").mkdir()
+    server = ServerProcess(command_of("real"), make_served_folder(tmp_path / "model"), tmp_path / "server.log")
+    server.start()
+    try:
+        server.wait()
+        (alone,) = run(tmp_path / "one", 1, server, sure=True)
+        both = run(tmp_path / "two", 2, server, sure=True)
+    finally:
+        server.kill()
+    start, largest = make_policy(scale=8.0).state_dict(), 0.0
+    for result in both:
+        for name, tensor in alone["state"].items():
+            largest = max(largest, (result["state"][name] - tensor).abs().max().item())
+    moved = max(
+        (alone["state"][f"policy.{name}"] - tensor).abs().max().item()
+        for name, tensor in start.items()
+        if f"policy.{name}" in alone["state"]
+    )
+    print(f"largest difference of a parameter {largest:.1e}, largest update {moved:.1e}")
+    assert largest < 1e-3 * moved
 
 
 def drop_logprob(items):
