@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from ..rollout import ServerGoneError
+
 
 @contextmanager
 def failing_together(accelerator: Accelerator, doing: str) -> Iterator[None]:
@@ -22,7 +24,7 @@ def failing_together(accelerator: Accelerator, doing: str) -> Iterator[None]:
 
     Raises:
         RuntimeError: In the processes that did not fail, naming those that did and their errors. Those raise theirs.
-            Also if a process is lost.
+            Also if a process is lost. It is a [`ServerGoneError`] where theirs is, so that all save a checkpoint.
     """
     error = None
     try:
@@ -30,18 +32,19 @@ def failing_together(accelerator: Accelerator, doing: str) -> Iterator[None]:
     except Exception as caught:
         error = caught
     if accelerator.num_processes > 1:
-        told = [None if error is None else f"{type(error).__name__}: {error}"]
-        failed = {rank: message for rank, message in enumerate(_exchange(told, doing)) if message is not None}
+        told = None if error is None else (f"{type(error).__name__}: {error}", isinstance(error, ServerGoneError))
+        failed = {rank: said for rank, said in enumerate(_exchange([told], doing)) if said is not None}
         if failed and error is None:
-            causes = "; ".join(f"process {rank}: {message}" for rank, message in failed.items())
-            raise RuntimeError(
+            causes = "; ".join(f"process {rank}: {message}" for rank, (message, _) in failed.items())
+            is_gone = all(gone for _, gone in failed.values())
+            raise (ServerGoneError if is_gone else RuntimeError)(
                 f"Stopped because {doing} failed in {len(failed)} of {accelerator.num_processes} processes. {causes}"
             )
     if error is not None:
         raise error
 
 
-def _exchange(told: list[str | None], doing: str) -> list[str | None]:
+def _exchange(told: list[tuple[str, bool] | None], doing: str) -> list[tuple[str, bool] | None]:
     try:
         return gather_object(told)
     except RuntimeError as lost:

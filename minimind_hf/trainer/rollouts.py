@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's side of a rollout engine: when it gets weights, and that no process goes on without the others."""
+"""The trainer's side of a rollout engine: when it gets weights, and what it must not return."""
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
 from ..rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine, check_engine, check_rollouts
-from ..rollout.peers import together
 from .config import RLConfig
 
 
@@ -57,15 +56,11 @@ class Rollouts:
         """Returns `num_generations` completions for each prompt; every process calls it.
 
         Raises:
-            Exception: What the engine raised, in all processes.
-            ValueError: If it returned what cannot be trained on.
+            ValueError: If the engine returned what cannot be trained on.
         """
         if self._weights_are_due or isinstance(self.engine, TorchEngine):
-            together(lambda: self.engine.sync_weights(policy, step))
+            self.engine.sync_weights(policy, step)
             self._weights_are_due = False
-        return together(lambda: self._checked(prompt_ids, num_generations, seed))
-
-    def _checked(self, prompt_ids: Sequence[list[int]], num_generations: int, seed: int) -> list[Rollout]:
         args = self._args
         sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, seed)
         rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
