@@ -120,7 +120,58 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-_COMMANDS = (_add_convert, chat.add, evaluate.add, report.add)
+def _add_estimate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "estimate",
+        help="say how much memory a run takes in each process",
+        description="Estimates memory per process from a model's config; nothing is loaded. See docs/scaling.md.",
+    )
+    parser.add_argument("model", help="folder or name of the model")
+    parser.add_argument("--algorithm", default="grpo", choices=("grpo", "ppo"))
+    parser.add_argument("--mode", default="ddp", choices=("ddp", "zero1", "zero2", "zero3", "fsdp2"))
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of weights")
+    parser.add_argument("--lora_r", type=int, metavar="R", help="train adapters of this rank on all linear layers")
+    parser.add_argument("--no_reference", action="store_true", help="without a KL penalty")
+    parser.add_argument("--per_device_train_batch_size", type=int, default=12, help="completions of a micro-batch")
+    parser.add_argument("--max_batch_rows", type=int, help="completions decoded at a time (default: the micro-batch)")
+    parser.add_argument("--num_generations", type=int, default=6)
+    parser.add_argument("--max_prompt_length", type=int, default=128)
+    parser.add_argument("--max_completion_length", type=int, default=256)
+    parser.add_argument("--max_tokens_per_microbatch", type=int)
+    parser.add_argument("--use_cpu", action="store_true")
+    parser.add_argument("--trust_remote_code", action="store_true")
+    parser.set_defaults(run=_run_estimate)
+
+
+def _run_estimate(options: argparse.Namespace) -> int:
+    from transformers import AutoConfig
+
+    from .estimate import Setting, adapter_parameters, estimate, shape_of
+
+    shape = shape_of(AutoConfig.from_pretrained(options.model, trust_remote_code=options.trust_remote_code))
+    setting = Setting(
+        algorithm=options.algorithm,
+        mode=options.mode,
+        processes=options.processes,
+        dtype=options.dtype,
+        trained=None if options.lora_r is None else adapter_parameters(shape, options.lora_r),
+        reference=not options.no_reference,
+        rows=options.per_device_train_batch_size,
+        rollout_rows=options.max_batch_rows,
+        group=options.num_generations,
+        prompt=options.max_prompt_length,
+        completion=options.max_completion_length,
+        max_tokens=options.max_tokens_per_microbatch,
+        on_cpu=options.use_cpu,
+    )
+    print(f"{shape.parameters / 1e6:.1f} million parameters; MiB per process:")
+    for name, value in estimate(shape, setting).rows():
+        print(f"  {name:<10}{value / 2**20:>10.0f}")
+    return 0
+
+
+_COMMANDS = (_add_convert, chat.add, evaluate.add, report.add, _add_estimate)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a run takes in each process, from the shapes of the model alone.
+
+    policy, reference, critic   weights; adapters need no copy for the reference, and share their base with the critic
+    optimizer                   AdamW: two float32 moments; with reduced precision under ZeRO a float32 copy too
+    rollout                     a packed copy of the weights, and keys and values of the rows decoded at a time
+    update                      activations of what is computed at a time, a tile of logits, and the gradients of the
+                                passes before it
+    libraries                   what torch and the others load when they are first used
+
+What a mode shards is divided by the number of processes: ZeRO-1 the optimizer state, ZeRO-2 gradients too, ZeRO-3 and
+FSDP2 weights too (but the whole policy is gathered for a rollout). Rollout and update do not overlap, so the larger
+one counts. The constants were fitted to runs on a CPU; the table in docs/scaling.md says how well.
+"""
+
+from dataclasses import dataclass, fields
+
+MODES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
+ALGORITHMS = ("grpo", "ppo")
+DTYPES = {"float32": 4, "bfloat16": 2}
+_MOMENTS = 8  # bytes of AdamW's state per parameter
+_LOGITS_TILE = 32 * 2**20
+_LIBRARIES = 130 * 2**20
+# Vectors of hidden size that autograd keeps of a layer per token, beside those of attention and MLP.
+_HIDDEN_KEPT = 14
+# Tokens that GRPO computes at a time in one process on a CPU, in whole groups
+_CPU_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model decides its memory.
+
+    Args:
+        parameters (`int`), layers (`int`), hidden (`int`), intermediate (`int`), vocab (`int`): Its sizes.
+        heads (`int`), kv_heads (`int`), head_dim (`int`): Of its attention.
+        embedding (`int`): Parameters of the embedding (tied with the head or not, once).
+    """
+
+    parameters: int
+    layers: int
+    hidden: int
+    intermediate: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    embedding: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run.
+
+    Args:
+        algorithm (`str`): `"grpo"` or `"ppo"`.
+        mode (`str`): One of [`MODES`].
+        processes (`int`): How many.
+        dtype (`str`): Of weights and activations.
+        trained (`int`, *optional*): Parameters of the adapters; unset: all weights are trained.
+        reference (`bool`): Whether there is a KL penalty.
+        rows (`int`): Completions of a micro-batch and process.
+        rollout_rows (`int`, *optional*): Completions decoded at a time; unset: `rows`.
+        group (`int`): `num_generations`.
+        prompt (`int`), completion (`int`): Tokens of each.
+        max_tokens (`int`, *optional*): `max_tokens_per_microbatch`.
+        on_cpu (`bool`): Where it runs.
+    """
+
+    algorithm: str = "grpo"
+    mode: str = "ddp"
+    processes: int = 1
+    dtype: str = "float32"
+    trained: int | None = None
+    reference: bool = True
+    rows: int = 12
+    rollout_rows: int | None = None
+    group: int = 6
+    prompt: int = 128
+    completion: int = 256
+    max_tokens: int | None = None
+    on_cpu: bool = False
+
+    def __post_init__(self):
+        for name, choices in (("algorithm", ALGORITHMS), ("mode", MODES), ("dtype", tuple(DTYPES))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        for name in ("processes", "rows", "group", "prompt", "completion"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes per process."""
+
+    policy: int
+    reference: int
+    critic: int
+    gradients: int
+    optimizer: int
+    rollout: int
+    update: int
+    libraries: int = _LIBRARIES
+
+    @property
+    def total(self) -> int:
+        """What is always there, and the largest of the phases."""
+        standing = self.policy + self.reference + self.critic + self.optimizer + self.libraries
+        return standing + max(self.rollout, self.update, self.gradients)
+
+    def rows(self) -> list[tuple[str, int]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)] + [("total", self.total)]
+
+
+def estimate(shape: Shape, setting: Setting) -> Estimate:
+    """Estimates the memory of one process.
+
+    Args:
+        shape ([`Shape`]): Of the policy.
+        setting ([`Setting`]): Of the run.
+
+    Returns:
+        [`Estimate`]
+    """
+    size = DTYPES[setting.dtype]
+    with_adapters = setting.trained is not None
+    is_ppo = setting.algorithm == "ppo"
+    trunk = shape.parameters
+    own_critic = is_ppo and not with_adapters
+    trained = setting.trained if with_adapters else shape.parameters
+    trained *= 2 if is_ppo else 1
+    weights_shared = setting.processes if setting.mode in ("zero3", "fsdp2") else 1
+    gradients_shared = setting.processes if setting.mode in ("zero2", "zero3", "fsdp2") else 1
+    optimizer_shared = 1 if setting.mode == "ddp" else setting.processes
+    has_master = setting.mode.startswith("zero") and size < 4
+    adapters = trained * size if with_adapters else 0
+    return Estimate(
+        policy=(shape.parameters * size + adapters) // weights_shared,
+        reference=shape.parameters * size // weights_shared if setting.reference and not with_adapters else 0,
+        critic=trunk * size // weights_shared if own_critic else 0,
+        gradients=trained * size // gradients_shared,
+        optimizer=trained * (_MOMENTS + (4 if has_master else 0)) // optimizer_shared,
+        rollout=_rollout(shape, setting, size),
+        update=_update(shape, setting, size, own_critic, trained * size // gradients_shared),
+    )
+
+
+def _rollout(shape: Shape, setting: Setting, size: int) -> int:
+    gathered = shape.parameters * size if setting.mode in ("zero3", "fsdp2") else 0
+    packed = shape.parameters * size
+    rows = setting.rollout_rows or setting.rows
+    tokens = rows * setting.completion + -(-rows // setting.group) * setting.prompt
+    return gathered + packed + 2 * shape.layers * shape.kv_heads * shape.head_dim * tokens * size
+
+
+def _update(shape: Shape, setting: Setting, size: int, own_critic: bool, gradients: int) -> int:
+    whole = _tokens(setting, setting.rows)
+    tokens = min(whole, setting.max_tokens or whole)
+    one_cpu = setting.on_cpu and setting.processes == 1 and setting.algorithm == "grpo"
+    if one_cpu and setting.max_tokens is None and whole > _CPU_TOKENS:
+        group = _tokens(setting, setting.group)
+        tokens = min(whole, max(group, _CPU_TOKENS // group * group))
+    outputs = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim  # queries, output, keys, values
+    per_token = _HIDDEN_KEPT * shape.hidden + 2 * outputs + 4 * shape.intermediate
+    if setting.trained is not None:  # what an adapter adds to each linear layer is kept beside it
+        per_token += outputs + 2 * shape.intermediate + shape.hidden
+    activations = (2 if own_critic else 1) * shape.layers * tokens * per_token * size
+    return activations + _LOGITS_TILE + (gradients if tokens < whole else 0)
+
+
+def _tokens(setting: Setting, rows: int) -> int:
+    """Of so many completions, each prompt once."""
+    group = setting.group if setting.algorithm == "grpo" else 1
+    return rows * setting.completion + -(-rows // group) * setting.prompt
+
+
+def shape_of(config) -> Shape:
+    """Reads the shape off a model's config.
+
+    Args:
+        config (`PreTrainedConfig`): Of a causal LM.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config()
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Shape(
+        parameters=model.num_parameters(),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        vocab=text.vocab_size,
+        heads=text.num_attention_heads,
+        kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+        head_dim=head_dim,
+        embedding=model.get_input_embeddings().weight.numel(),
+    )
+
+
+def adapter_parameters(shape: Shape, rank: int) -> int:
+    """Parameters of LoRA adapters on all linear layers of a dense model."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes = [(shape.hidden, queries), (shape.hidden, keys), (shape.hidden, keys), (queries, shape.hidden)]
+    sizes += [(shape.hidden, shape.intermediate)] * 2 + [(shape.intermediate, shape.hidden)]
+    return shape.layers * rank * sum(incoming + outgoing for incoming, outgoing in sizes)
