@@ -18,6 +18,7 @@ import trl
 from transformers import TrainingArguments
 
 from minimind_hf import GRPOConfig
+from minimind_hf.trainer.health_rules import RULES, Rule
 from minimind_hf.trainer.trl_fields import UnsupportedTrlFields, what_instead
 
 FOLDER = Path(__file__).parent
@@ -108,7 +109,20 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
-PARTS: dict[str, dict[str, Callable[[], str]]] = {"migrate-from-trl.md": {"trl-fields": trl_table}}
+def health_rules() -> str:
+    """The rules of training health, one section each."""
+    return "\n\n".join(_section(rule) for rule in RULES)
+
+
+def _section(rule: Rule) -> str:
+    remedies = "\n".join(f"- {remedy}" for remedy in rule.remedies)
+    return f"### {rule.title}\n\n`{rule.name}`. Said when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "migrate-from-trl.md": {"trl-fields": trl_table},
+    "troubleshooting.md": {"health-rules": health_rules},
+}
 
 
 def up_to_date(page: str) -> str:

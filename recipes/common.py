@@ -29,7 +29,11 @@ class ScriptArguments:
     """What to train on. With neither a data set nor a model, the embedded task is run."""
 
     dataset_name: str | None = field(
-        default=None, metadata={"help": "Prompts: a .jsonl, .json, .parquet or .csv file, a folder, or a hub name."}
+        default=None,
+        metadata={
+            "help": "Prompts: a .jsonl, .json, .parquet or .csv file, a folder, a hub name, or "
+            "'reasoning_gym:TASK,size=500,difficulty=1'."
+        },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the data set."})
     dataset_train_split: str = field(default="train", metadata={"help": "Split to train on, e.g. 'train[:1000]'."})
@@ -103,6 +107,8 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) ->
         ValueError: If only one of model and data set is given, there is no reward, or the model is a .pth file.
     """
     rewards = [*(script.reward_funcs or []), *filter(None, [script.reward_model_name_or_path])]
+    if not rewards and (script.dataset_name or "").startswith("reasoning_gym:"):
+        rewards = ["reasoning_gym"]  # its tasks come with their scorer
     if model.model_name_or_path is None and script.dataset_name is None:
         return _embedded_task(script, args, rewards)
     _check_given(script, model, rewards)

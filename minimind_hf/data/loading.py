@@ -13,7 +13,9 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
+from ..tasks import PREFIX as TASK_PREFIX
 from .conversations import PromptError, check_same_kind, parse_row, prompt_column
+from .reasoning_gym import load_task
 
 _JSON_SUFFIXES = (".jsonl", ".json")
 _BUILDERS = {".parquet": "parquet", ".csv": "csv"}
@@ -28,7 +30,8 @@ def load_prompts(
     Args:
         source (`str`):
             A local `.jsonl`, `.json`, `.parquet` or `.csv` file, a folder (of data files, or one written by
-            `Dataset.save_to_disk`), or any name that `datasets.load_dataset` takes.
+            `Dataset.save_to_disk`), a task of reasoning-gym (`"reasoning_gym:chain_sum"`), or any name that
+            `datasets.load_dataset` takes.
         name (`str`, *optional*): Configuration of the data set.
         split (`str`, *optional*, defaults to `"train"`):
             Split, slices like `"train[:100]"` included. A single file is the split `train`.
@@ -41,6 +44,8 @@ def load_prompts(
     Raises:
         PromptError: If there is no such file, a line is no JSON or holds no prompt, or the data set is empty.
     """
+    if source.startswith(TASK_PREFIX):
+        return load_task(source, split)
     path = Path(source)
     if path.suffix in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
         raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")

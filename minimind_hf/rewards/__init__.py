@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reward signals: rules, reward models, and the scorer that calls any mixture of them."""
 
+from .builtin import BUILT_IN_REWARDS
+from .errors import RewardError
 from .model import RewardModel, RewardModelError
-from .resolve import RewardError
+from .reasoning_gym import reasoning_gym_reward
 from .rules import (
     REWARD_FUNCTIONS,
     answer_part,
@@ -19,8 +21,19 @@ from .rules import (
     thinking_score,
 )
 from .scorer import RewardScorer
+from .verifiable import (
+    exact_match_reward,
+    exact_match_score,
+    json_schema_reward,
+    json_schema_score,
+    math_reward,
+    math_score,
+    regex_reward,
+    regex_score,
+)
 
 __all__ = [
+    "BUILT_IN_REWARDS",
     "REWARD_FUNCTIONS",
     "RewardError",
     "RewardModel",
@@ -28,10 +41,19 @@ __all__ = [
     "RewardScorer",
     "answer_part",
     "completion_text",
+    "exact_match_reward",
+    "exact_match_score",
     "format_reward",
     "format_score",
+    "json_schema_reward",
+    "json_schema_score",
     "length_reward",
     "length_score",
+    "math_reward",
+    "math_score",
+    "reasoning_gym_reward",
+    "regex_reward",
+    "regex_score",
     "repetition_penalty",
     "repetition_reward",
     "repetition_reward_cjk",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user may write for a reward function, turned into a callable with a name.
 
-A string is, in this order: the name of a built-in rule, an import path if it contains a colon (`module:name` or
+A string is, in this order: the name of a built-in reward, an import path if it contains a colon (`module:name` or
 `file.py:name`), or else the folder or hub name of a reward model.
 """
 
@@ -19,16 +19,13 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from .builtin import BUILT_IN_REWARDS, built_in_reward
+from .errors import RewardError
 from .model import RewardModel, RewardModelError
-from .rules import REWARD_FUNCTIONS
 
 RewardFunction = Callable[..., Any]
 
 _LOADING_ARGUMENTS = ("trust_remote_code", "device", "dtype")
-
-
-class RewardError(ValueError):
-    """A reward function that cannot be used, or an answer of one that is no reward."""
 
 
 def resolve_reward(
@@ -90,16 +87,15 @@ def _name(function: RewardFunction) -> str:
 
 
 def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
-    by_function_name = {function.__name__: function for function in REWARD_FUNCTIONS.values()}
-    if spec in REWARD_FUNCTIONS or spec in by_function_name:
-        return REWARD_FUNCTIONS.get(spec) or by_function_name[spec]
+    if (function := built_in_reward(spec)) is not None:
+        return function
     if ":" in spec:
         return _import(spec)
     try:
         return RewardModel.from_pretrained(spec, **model_kwargs)
     except RewardModelError as error:
         raise RewardError(
-            f"{spec!r} is no built-in reward ({', '.join(REWARD_FUNCTIONS)}), no import path ('module:name' or "
+            f"{spec!r} is no built-in reward ({', '.join(BUILT_IN_REWARDS)}), no import path ('module:name' or "
             f"'file.py:name') and no reward model that can be used: {error}"
         ) from error
 

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .errors import RewardError
 from .model import RewardModel
-from .resolve import RewardError, RewardFunction, resolve_reward, unique_names
+from .resolve import RewardFunction, resolve_reward, unique_names
 from .rules import completion_text
 
 _EXCERPT = 200

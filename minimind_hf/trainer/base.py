@@ -47,6 +47,7 @@ from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
 from .experience import Experience, MicroBatch
+from .health import HealthCallback
 from .inputs import (
     check_config_class,
     default_output_dir,
@@ -70,6 +71,8 @@ from .rollouts import Rollouts
 from .run_callback import RunCallback
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
 from .sharding import check_mode, whole_weights, without_copies
+from .step_watch import StepWatch
+from .text_measures import repetition, thinking_closed
 from .token_budget import split_by_tokens
 
 logger = logging.get_logger(__name__)
@@ -141,6 +144,10 @@ class RLTrainer(Trainer):
         self._scorer.to(self.accelerator.device)
         self._use_own_progress_bar()
         self.add_callback(RunCallback(self))
+        self.health = HealthCallback(args.output_dir) if args.health else None
+        if self.health is not None:
+            self.add_callback(self.health)
+        self._step_watch = StepWatch(self.accelerator, judges_gradients=not args.fp16)
 
         self._buffer: deque[MicroBatch] = deque()
         self._rollouts_made = 0
@@ -273,6 +280,7 @@ class RLTrainer(Trainer):
 
     def _measure(self, experience: Experience, metrics: Metrics) -> None:
         metrics.add_values("reward", experience.rewards, std_name="reward_std")
+        metrics.add_range("reward_{}", experience.rewards[~experience.rewards.isnan()])
         for name, signal in zip(self._scorer.names, experience.signals.unbind(dim=1), strict=True):
             metrics.add_values(f"rewards/{name}/mean", signal, std_name=f"rewards/{name}/std")
         metrics.add_values("advantages/mean", experience.advantages, std_name="advantages/std")
@@ -280,6 +288,8 @@ class RLTrainer(Trainer):
         metrics.add_values("completions/mean_length", lengths)
         metrics.add_range("completions/{}_length", lengths)
         metrics.add_values("completions/clipped_ratio", truncated)
+        metrics.add_values("completions/repetition", repetition(experience))
+        metrics.add_values("completions/thinking_closed", thinking_closed(experience, self.processing_class))
 
     # Into the Trainer: data
 
@@ -405,7 +415,14 @@ class RLTrainer(Trainer):
                 with self.accelerator.no_sync(model):
                     losses.append(super().training_step(model, part, num_items_in_batch))
             self.accelerator.gradient_state._set_sync_gradients(synchronizes)
-            return sum(losses, start=super().training_step(model, last, num_items_in_batch))
+            loss = sum(losses, start=super().training_step(model, last, num_items_in_batch))
+        self._step_watch.add_loss(loss, inputs)
+        return loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor | float:
+        norm = super()._get_grad_norm(model, grad_norm)
+        self._step_watch.add_gradient_norm(norm)
+        return norm
 
     def compute_loss(
         self,

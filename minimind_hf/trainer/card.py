@@ -50,6 +50,7 @@ _NOT_OF_THE_RESULT = (
     "sglang_base_url",
     "server_timeout",
     "rollout_sync_dir",
+    "health",
 )
 _PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")
 _METRICS = ("reward", "reward_std", "kl_ref", "entropy", "completions/mean_length", "completions/clipped_ratio")

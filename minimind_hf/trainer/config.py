@@ -159,6 +159,9 @@ class RLConfig(TrainingArguments):
     reward_weights: list[float] | None = _field(None, "One weight per reward function. Unset: all 1.")
 
     # Logs
+    health: bool = _field(
+        True, "Say in one line what seems to go wrong and what to try; stop before an update that is not finite."
+    )
     log_completions: bool = _field(
         False, "At each log, print completions as a table and write them to OUTPUT_DIR/completions as jsonl."
     )

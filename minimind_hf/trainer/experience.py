@@ -65,7 +65,8 @@ def split_experience(
         `list[dict[str, Tensor]]` with, for B completions of at most C tokens behind prompts of at most P:
         `prompt_ids`, `prompt_mask` of shape `(B, P)`, padded left; `completion_ids`, `completion_mask` (real tokens),
         `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `group_ids` (which
-        prompt), `sampled_at` (at which step) and, once the experience has them, `advantages` of shape `(B,)`.
+        prompt of the rollout), `rows` (which row of the dataset), `sampled_at` (at which step) and, once the
+        experience has them, `advantages` of shape `(B,)`.
     """
     return [
         _micro_batch(
@@ -94,6 +95,7 @@ def _micro_batch(
         "completion_mask": pad([torch.ones_like(ids) for ids in completions], padding_value=0),
         "loss_mask": pad(loss_masks, padding_value=0),
         "old_logps": pad(old_logps, padding_value=0.0),
+        "rows": torch.tensor([experience.prompt_of(index)["index"] for index in indices]),
         "group_ids": torch.tensor([index // experience.num_generations for index in indices]),
         "sampled_at": torch.full((len(indices),), experience.step),
     }

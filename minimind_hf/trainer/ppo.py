@@ -302,10 +302,13 @@ class PPOTrainer(RLTrainer):
             return None  # a step that was skipped as a whole
         norm, critic_norm = norms or clip_by_model(self.accelerator, *self._clipping())
         self._metrics.add_mean("critic_grad_norm", critic_norm.detach(), 1)
+        self._step_watch.add_gradient_norm(critic_norm)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor | None:
-        return self._clip_grad_norm(model) if grad_norm is None else grad_norm
+        norm = self._clip_grad_norm(model) if grad_norm is None else grad_norm
+        self._step_watch.add_gradient_norm(norm)
+        return norm
 
     def _clip_in_engine(self) -> None:
         stage = self.accelerator.state.deepspeed_plugin.zero_stage

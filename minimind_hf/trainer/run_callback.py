@@ -9,15 +9,18 @@ from transformers import TrainerCallback
 from .atomic import clear_staging
 from .card import algorithm, settings
 from .engine_step import guard_step
+from .health import message_of
+from .health_rules import NOT_FINITE, RULES
 from .metrics import Metrics
 from .run_record import RUN_FILE, STATE_FILE, write_json
+from .step_watch import NotFiniteError, what_remains
 
 if TYPE_CHECKING:
     from .base import RLTrainer
 
 
 class RunCallback(TrainerCallback):
-    """Follows the run, be it fresh or resumed: where metrics begin, the epoch, steps that are empty, the end."""
+    """Follows the run, be it fresh or resumed: where metrics begin, the epoch, empty or broken steps, the end."""
 
     def __init__(self, trainer: "RLTrainer"):
         self.trainer = trainer
@@ -38,10 +41,23 @@ class RunCallback(TrainerCallback):
         self.trainer.train_dataset.set_epoch(epoch)
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self._stop_if_not_finite(args, state)
         if self.trainer._skips_update():
             # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
             # momentum and weight decay.
             self.trainer.optimizer.zero_grad(set_to_none=True)
+
+    def _stop_if_not_finite(self, args, state) -> None:
+        found = self.trainer._step_watch.verdict()
+        health = self.trainer.health
+        if found is None or health is None:
+            return
+        step = state.global_step + 1
+        remains = what_remains(args.output_dir, updates_in_backward=self.trainer.is_deepspeed_enabled)
+        rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
+        message = message_of(rule, step, f"{found}; {remains}")
+        health.report(message, state.is_world_process_zero)
+        raise NotFiniteError(str(message))
 
     def on_train_end(self, args, state, control, **kwargs):
         if state.is_world_process_zero:

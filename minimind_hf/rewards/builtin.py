@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every reward that has a name of its own: the rules, the verifiable ones, reasoning-gym's.
+
+Two names take a value: `regex=PATTERN` and `json_schema=FILE` hold for every row of the data set.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .errors import RewardError
+from .reasoning_gym import reasoning_gym_reward
+from .rules import REWARD_FUNCTIONS
+from .verifiable import VERIFIABLE_REWARDS, json_schema_reward, json_schema_score, regex_reward, regex_score
+
+BUILT_IN_REWARDS: dict[str, Callable[..., Any]] = {
+    **REWARD_FUNCTIONS,
+    **VERIFIABLE_REWARDS,
+    "reasoning_gym": reasoning_gym_reward,
+}
+
+
+def built_in_reward(spec: str) -> Callable[..., Any] | None:
+    """The reward that a name stands for; `None` if it is no name of a built-in one.
+
+    Raises:
+        RewardError: If the value after the name cannot be used.
+    """
+    name, equals, value = spec.partition("=")
+    if equals and name == "regex":
+        regex_score("", value)  # an error now rather than after the first rollout
+        return partial(regex_reward, pattern=value)
+    if equals and name == "json_schema":
+        return partial(json_schema_reward, schema=_read_schema(value))
+    by_function_name = {function.__name__: function for function in BUILT_IN_REWARDS.values()}
+    return BUILT_IN_REWARDS.get(spec) or by_function_name.get(spec)
+
+
+def _read_schema(path: str) -> str:
+    try:
+        schema = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise RewardError(
+            f"json_schema={path}: the file cannot be read ({error}). Give a file of a schema."
+        ) from error
+    json_schema_score("", schema)
+    return schema

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reward of reasoning-gym's tasks: each problem's own scorer."""
+
+from typing import Any
+
+from ..tasks import TaskError, extract_answer, parse_task, score_answer
+from .errors import RewardError
+from .rules import Completion, answer_part, completion_text
+
+
+def reasoning_gym_reward(
+    completions: list[Completion],
+    task: list[str] | None = None,
+    task_held_out: list[bool] | None = None,
+    task_index: list[int] | None = None,
+    **columns: Any,
+) -> list[float | None]:
+    """What the scorer of each problem says of the answer: what stands after `</think>`, or in `<answer>` there.
+
+    Most scorers say 1.0 for the answer alone and less where it stands among other text. The columns are those of
+    `load_prompts("reasoning_gym:NAME")`.
+
+    Raises:
+        RewardError: If the data set does not come from reasoning-gym.
+    """
+    if task is None or task_held_out is None or task_index is None:
+        raise RewardError(
+            "The reward 'reasoning_gym' scores the problems of a data set named 'reasoning_gym:NAME', but this one "
+            "has no column 'task'. Name such a data set, or use another reward."
+        )
+    answers = [extract_answer(answer_part(completion_text(completion))) for completion in completions]
+    try:
+        return [
+            score_answer(parse_task(name), held_out, index, answer)
+            for name, held_out, index, answer in zip(task, task_held_out, task_index, answers, strict=True)
+        ]
+    except TaskError as error:
+        raise RewardError(str(error)) from error

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the logs of a run look like when something is wrong: the curves, the limits, and a check for each rule.
+
+A check is a pure function of the curves so far and the limits. It answers with what it found, in numbers, or `None`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, pvariance
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every threshold. A number of logs counts those logs that hold the metric."""
+
+    reward_is_constant_over: int = 5  # logs whose rewards are all the same number
+    reward_negative_over: int = 20  # logs without a single reward that is not negative
+    reward_flat_over: int = 120  # logs after which the reward should have risen
+    reward_window: int = 25  # logs at the start and at the end that are compared
+    reward_fall_share: float = 0.5  # of the reward's std at the start: a fall that matters
+    significance: float = 4.0  # standard errors that a fall must exceed, and half of them a rise
+    groups_without_variance: float = 0.9  # share of the groups
+    few: int = 5  # logs that must agree where a run is lost quickly
+    some: int = 10  # logs that must agree elsewhere
+    kl_to_reference: float = 1.0  # nats per token
+    still_policy_kl: float = 1e-8  # nats per token, below which the policy has not moved
+    still_policy_over: int = 50  # logs after which it should have
+    short_tokens: float = 5.0  # mean length of a completion
+    shrunk_to: float = 0.25  # of the length at the start
+    shrunk_tokens: float = 32.0  # and shorter than this
+    truncated: float = 0.9  # share of the completions
+    repeated: float = 0.5  # share of the 4-grams
+    thinking_closed: float = 0.2  # share of the completions
+    certain_entropy: float = 0.01  # nats per token at the start of a run
+    critic_over: int = 20  # logs that are averaged for the critic
+    critic_explains: float = 0.1  # explained variance of a critic that learns
+    critic_falls_to: float = 0.98  # of its loss at the start
+    engine_k3: float = 0.01  # nats per token between engine and trainer
+
+
+LIMITS = Limits()
+
+
+class Curves:
+    """The metrics of a run, log by log."""
+
+    def __init__(self, logs: Sequence[Mapping[str, float]] = ()):
+        self._values: dict[str, list[float]] = {}
+        for log in logs:
+            self.add(log)
+
+    def add(self, log: Mapping[str, float]) -> None:
+        for name, value in log.items():
+            if isinstance(value, int | float):
+                self._values.setdefault(name, []).append(float(value))
+
+    def count(self, name: str) -> int:
+        return len(self._values.get(name, ()))
+
+    def first(self, name: str, number: int) -> list[float]:
+        """The first values of a metric; none if there are not as many."""
+        return self._values[name][:number] if self.count(name) >= number > 0 else []
+
+    def last(self, name: str, number: int) -> list[float]:
+        """The last values of a metric; none if there are not as many."""
+        return self._values[name][-number:] if self.count(name) >= number > 0 else []
+
+
+# What several rules ask
+
+
+def has_risen(curves: Curves, limits: Limits) -> bool:
+    """Whether the reward is higher than at the start by more than chance explains."""
+    return _change_in_errors(curves, limits, limits.some) > limits.significance / 2
+
+
+def _change_in_errors(curves: Curves, limits: Limits, window: int) -> float:
+    """How far the mean reward of the last logs lies above that of the first, in standard errors."""
+    if curves.count("reward") < 2 * window:
+        return 0.0
+    start, end = curves.first("reward", window), curves.last("reward", window)
+    error = ((pvariance(start) + pvariance(end)) / (window - 1)) ** 0.5
+    change = fmean(end) - fmean(start)
+    return change / error if error > 0 else float(change > 0) * 1e9 - float(change < 0) * 1e9
+
+
+def _is_constant(curves: Curves, limits: Limits) -> bool:
+    number = limits.reward_is_constant_over
+    rewards, spreads = curves.last("reward", number), curves.last("reward_std", number)
+    if not rewards or not spreads:
+        return False
+    same = max(spreads) < 1e-6 and max(rewards) - min(rewards) < 1e-6
+    return same and rewards[-1] <= fmean(curves.first("reward", number)) + 1e-6
+
+
+def _mean_of_last(curves: Curves, name: str, number: int) -> float | None:
+    values = curves.last(name, number)
+    return fmean(values) if values else None
+
+
+def _text_has_broken(curves: Curves, limits: Limits) -> bool:
+    """Whether the completions repeat themselves, and did not at the start."""
+    repeated = _mean_of_last(curves, "completions/repetition", limits.some)
+    start = curves.first("completions/repetition", 1)
+    return repeated is not None and repeated >= limits.repeated and start[0] < limits.repeated / 2
+
+
+# The rules
+
+
+def reward_constant(curves: Curves, limits: Limits) -> str | None:
+    if not _is_constant(curves, limits):
+        return None
+    reward = curves.last("reward", 1)[0]
+    return f"every completion of the last {limits.reward_is_constant_over} logs got the reward {reward:.4g}"
+
+
+def reward_negative(curves: Curves, limits: Limits) -> str | None:
+    highest = curves.last("reward_max", limits.reward_negative_over)
+    if not highest or max(highest) >= 0 or has_risen(curves, limits) or _is_constant(curves, limits):
+        return None
+    return f"the highest reward of the last {len(highest)} logs is {max(highest):.3g}, and the mean is not rising"
+
+
+def reward_flat(curves: Curves, limits: Limits) -> str | None:
+    window = limits.reward_window
+    if curves.count("reward") < limits.reward_flat_over or _is_constant(curves, limits):
+        return None
+    if abs(_change_in_errors(curves, limits, window)) > limits.significance / 2:
+        return None
+    start, end = fmean(curves.first("reward", window)), fmean(curves.last("reward", window))
+    return f"after {curves.count('reward')} logs the mean reward is {end:.4g}, at the start it was {start:.4g}"
+
+
+def reward_fell(curves: Curves, limits: Limits) -> str | None:
+    window = limits.some
+    recent = curves.last("reward", min(curves.count("reward"), 10 * window))
+    spread = curves.first("reward_std", window)
+    if len(recent) < 2 * window or not spread:
+        return None
+    windows = [recent[end - window : end] for end in range(window, len(recent) + 1)]
+    best, now = max(windows, key=fmean), windows[-1]
+    error = ((pvariance(best) + pvariance(now)) / (window - 1)) ** 0.5
+    fall = fmean(best) - fmean(now)
+    if fall <= max(limits.significance * error, limits.reward_fall_share * fmean(spread)):
+        return None
+    return f"the mean reward of {window} logs went from {fmean(best):.4g} to {fmean(now):.4g}"
+
+
+def no_group_variance(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "frac_reward_zero_std", limits.some)
+    if share is None or share < limits.groups_without_variance or _is_constant(curves, limits):
+        return None
+    return f"in {share:.0%} of the groups of the last {limits.some} logs all rewards are equal"
+
+
+def reward_hacking(curves: Curves, limits: Limits) -> str | None:
+    if not has_risen(curves, limits):
+        return None
+    kl = curves.last("kl_ref", limits.few)
+    if kl and median(kl) > limits.kl_to_reference:
+        return f"the reward rises while kl_ref is {median(kl):.3g} (bound {limits.kl_to_reference:g})"
+    if _text_has_broken(curves, limits):
+        repeated = _mean_of_last(curves, "completions/repetition", limits.some)
+        return f"the reward rises while {repeated:.0%} of the 4-grams of the completions repeat earlier ones"
+    return None
+
+
+def kl_growing(curves: Curves, limits: Limits) -> str | None:
+    kl = curves.last("kl_ref", limits.few)
+    if not kl or median(kl) <= limits.kl_to_reference or has_risen(curves, limits):
+        return None
+    return f"kl_ref is {median(kl):.3g} nats per token over the last {limits.few} logs"
+
+
+def nothing_learned(curves: Curves, limits: Limits) -> str | None:
+    if curves.count("loss") < limits.still_policy_over:
+        return None
+    clipped = curves.last("clip_ratio/region_mean", limits.some) or curves.last("clip_fraction", limits.some)
+    kl = curves.last("kl_ref", limits.some)
+    if kl:
+        still = max(kl) < limits.still_policy_kl
+    else:
+        gradients = curves.last("grad_norm", limits.some)
+        still = bool(gradients) and max(gradients) < limits.still_policy_kl
+    if not still or not clipped or max(clipped) > 0 or _is_constant(curves, limits):
+        return None
+    found = f"kl_ref is {max(kl):.2g}" if kl else "the gradient is 0"
+    return f"after {curves.count('loss')} logs {found} and no token was clipped: the policy is where it started"
+
+
+def completions_short(curves: Curves, limits: Limits) -> str | None:
+    length = _mean_of_last(curves, "completions/mean_length", limits.few)
+    if length is None:
+        return None
+    start = fmean(curves.first("completions/mean_length", limits.few))
+    has_shrunk = length < limits.shrunk_to * start and length < limits.shrunk_tokens
+    if length > limits.short_tokens and not has_shrunk:
+        return None
+    return f"completions have {length:.1f} tokens on average, at the start it were {start:.1f}"
+
+
+def completions_truncated(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "completions/clipped_ratio", limits.some)
+    if share is None or share < limits.truncated:
+        return None
+    return f"{share:.0%} of the completions of the last {limits.some} logs were cut before they ended"
+
+
+def completions_repeating(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "completions/repetition", limits.some)
+    if share is None or share < limits.repeated:
+        return None
+    return f"{share:.0%} of the 4-grams of the completions repeat earlier ones of the same completion"
+
+
+def thinking_missing(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "completions/thinking_closed", limits.some)
+    if share is None or share > limits.thinking_closed:
+        return None
+    return f"of the completions whose prompt opens <think>, {share:.0%} have a </think>"
+
+
+def sampling_certain(curves: Curves, limits: Limits) -> str | None:
+    start = curves.first("entropy", limits.few)
+    if not start or curves.count("entropy") > 2 * limits.few or fmean(start) >= limits.certain_entropy:
+        return None
+    return (
+        f"the entropy of the first {limits.few} logs is {fmean(start):.2g} nats per token: hardly anything is random"
+    )
+
+
+def critic_useless(curves: Curves, limits: Limits) -> str | None:
+    window = limits.critic_over
+    explained = _mean_of_last(curves, "explained_variance", window)
+    if explained is None or curves.count("explained_variance") < window + limits.some or explained >= 0:
+        return None
+    return f"the critic's explained variance is {explained:.2f} over the last {window} rollouts, worse than a constant"
+
+
+def critic_loss_not_falling(curves: Curves, limits: Limits) -> str | None:
+    window = limits.critic_over
+    explained = _mean_of_last(curves, "explained_variance", window)
+    if explained is None or curves.count("explained_variance") < 2 * window:
+        return None
+    if not 0 <= explained < limits.critic_explains:
+        return None
+    start, end = fmean(curves.first("critic_loss", window)), fmean(curves.last("critic_loss", window))
+    if end < limits.critic_falls_to * start:
+        return None
+    return f"critic_loss went from {start:.3g} to {end:.3g}, and the critic explains {explained:.0%} of the returns"
+
+
+def engine_mismatch(curves: Curves, limits: Limits) -> str | None:
+    k3 = _mean_of_last(curves, "sampling/k3", limits.few)
+    if k3 is None or k3 < limits.engine_k3:
+        return None
+    return f"engine and trainer differ by a KL of {k3:.2g} nats per token on the same completions"

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of itself: once per episode, in a file, through a resume, and a stop before it is too late."""
+
+import json
+import logging
+import math
+
+import pytest
+import torch
+from ppo_tools import make_trainer as make_ppo
+from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer
+from transformers import TrainerCallback
+
+from minimind_hf.trainer.health import EPISODE_ENDS_AFTER, HealthMessage, HealthMonitor, read_health
+from minimind_hf.trainer.health_rules import Rule
+from minimind_hf.trainer.step_watch import NotFiniteError
+
+
+def rules_of(trainer) -> set[str]:
+    return {message.rule for message in trainer.health.messages}
+
+
+def with_long_completions(trainer):
+    """Scripted completions, of up to 20 tokens instead of 6: not short."""
+    trainer._engine = ScriptedEngine(trainer.args.temperature, longest=20)
+    return trainer
+
+
+def constant(completions, **kwargs):
+    return [0.5] * len(completions)
+
+
+LEARNING = {
+    "scripted": False, "optim": "adamw_torch", "learning_rate": 1e-2, "per_device_train_batch_size": 32,
+    "num_generations": 8, "max_grad_norm": 1.0, "max_completion_length": 16,
+}  # fmt: skip
+
+
+# An episode
+
+
+def test_once_per_episode():
+    above = Rule("above", "Too high", lambda curves, limits: _above_one(curves), "", "", ("lower it", "or not"))
+    monitor = HealthMonitor([above])
+    high, low = {"x": 2.0}, {"x": 0.0}
+
+    def said(log, times):
+        return [message.step for step in range(times) for message in monitor.observe(step, log)]
+
+    assert said(high, 5) == [0]
+    assert said(low, EPISODE_ENDS_AFTER - 1) == []
+    assert said(high, 3) == []  # the episode goes on
+    assert said(low, EPISODE_ENDS_AFTER) == []
+    assert said(high, 3) == [0]  # a new one
+
+
+def _above_one(curves):
+    return "x is 2" if curves.last("x", 1)[0] > 1 else None
+
+
+def test_a_message_is_one_line_with_what_to_try():
+    message = HealthMessage(7, "rule", "Too high", "x is 2", "lower it; or leave it")
+    assert str(message) == "step 7: Too high: x is 2. Try: lower it; or leave it."
+
+
+# Runs that should make a rule speak
+
+
+def test_constant_reward(make_trainer, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
+    with caplog.at_level("WARNING"):
+        trainer = with_long_completions(make_trainer(reward=constant, max_steps=8))
+        trainer.train()
+    assert rules_of(trainer) == {"reward_constant"}
+    (message,) = trainer.health.messages
+    assert message.step == 5 and "got the reward 0.5" in message.found
+    assert "step 5: The reward is a constant" in caplog.text
+    assert read_health(trainer.args.output_dir) == trainer.health.messages
+
+
+def test_temperature_of_all_but_zero(make_trainer):
+    trainer = make_trainer(make_policy(scale=8.0), scripted=False, temperature=0.01, max_steps=10, learning_rate=0.0)
+    trainer.train()
+    assert rules_of(trainer) & {"sampling_certain", "no_group_variance"}
+
+
+def number_of_a(completions, **kwargs):
+    return [float(text.count("a")) for text in completions]
+
+
+def test_a_reward_that_can_be_hacked_without_a_reference(make_trainer):
+    trainer = make_trainer(make_policy(scale=1.0), reward=number_of_a, beta=0.0, max_steps=40, **LEARNING)
+    trainer.train()
+    assert "reward_hacking" in rules_of(trainer)
+
+
+def test_a_reward_that_can_be_hacked_with_too_weak_a_reference(make_trainer):
+    trainer = make_trainer(make_policy(scale=1.0), reward=number_of_a, beta=1e-4, max_steps=40, **LEARNING)
+    trainer.train()
+    assert "reward_hacking" in rules_of(trainer)
+
+
+def test_a_learning_rate_that_is_far_too_high(make_trainer):
+    settings = LEARNING | {"learning_rate": 300.0, "max_grad_norm": 0.0, "optim": "sgd"}
+    trainer = make_trainer(reward=noise, max_steps=15, **settings)
+    trainer.train()
+    assert "kl_growing" in rules_of(trainer)
+
+
+def noise(completions, **kwargs):
+    return [float(hash(text) % 7) for text in completions]
+
+
+def test_a_learning_rate_that_is_far_too_low(make_trainer):
+    trainer = make_trainer(reward=noise, max_steps=51, learning_rate=1e-12)
+    trainer.train()
+    assert "nothing_learned" in rules_of(trainer)
+
+
+def test_negative_rewards(make_trainer):
+    trainer = make_trainer(reward=lambda **kwargs: [x - 10 for x in noise(**kwargs)], max_steps=20, learning_rate=0.0)
+    with_long_completions(trainer).train()
+    assert rules_of(trainer) == {"reward_negative"}
+
+
+class Writes(ScriptedEngine):
+    """Writes what a test wants it to."""
+
+    def __init__(self, write):
+        super().__init__(0.8)
+        self.write = write
+
+    def _rollout(self, prompt, number):
+        rollout = super()._rollout(prompt, number)
+        rollout.completion_ids, rollout.finish_reason = self.write(number)
+        rollout.logprobs = [-1.0] * len(rollout.completion_ids)
+        return rollout
+
+
+@pytest.mark.parametrize(
+    ("write", "rule"),
+    [
+        (lambda number: ([10 + number, 2], "stop"), "completions_short"),
+        (lambda number: (list(range(10 + number, 18 + number)), "length"), "completions_truncated"),
+        (lambda number: ([10 + number] * 8, "stop"), "completions_repeating"),
+    ],
+)
+def test_completions_that_are_no_good(make_trainer, write, rule):
+    trainer = make_trainer(reward=noise_of_ids, max_steps=10, learning_rate=0.0)
+    trainer._engine = Writes(write)
+    trainer.train()
+    assert rules_of(trainer) == {rule}
+
+
+def noise_of_ids(completion_ids, **kwargs):
+    return [float(hash(str(ids)) % 7) for ids in completion_ids]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_thinking_that_is_not_closed(make_trainer, closes):
+    text = "I think so</think>yes" if closes else "I think so, yes but no"
+    ids = make_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    prompts = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(12)]
+    trainer = make_trainer(reward=noise_of_ids, prompts=prompts, thinking_ratio=1.0, max_steps=10, learning_rate=0.0)
+    trainer._engine = Writes(lambda number: ([*ids, 10 + number, 2], "stop"))
+    trainer.train()
+    assert rules_of(trainer) == (set() if closes else {"thinking_missing"})
+    assert trainer.state.log_history[0]["completions/thinking_closed"] == float(closes)
+
+
+def test_a_critic_that_does_not_learn(tmp_path):
+    trainer = make_ppo(tmp_path, critic_learning_rate=0.0, learning_rate=0.0, max_steps=42, ppo_update_iters=1)
+    trainer.train()
+    assert rules_of(trainer) & {"critic_loss_not_falling", "critic_useless"}
+
+
+# A run that breaks
+
+
+def breaks_at(trainer, step: int) -> None:
+    compute = trainer._loss
+
+    def loss(model, batch, *rest):
+        value = compute(model, batch, *rest)
+        return value * math.nan if trainer.state.global_step == step else value
+
+    trainer._loss = loss
+
+
+def test_a_loss_that_is_nan_stops_before_the_update(make_trainer):
+    trainer = make_trainer(max_steps=6, save_strategy="steps", save_steps=2, gradient_accumulation_steps=2)
+    breaks_at(trainer, step=3)
+    weights = []
+    trainer.add_callback(remembering(weights))
+    with pytest.raises(
+        NotFiniteError, match=r"step 4: Loss or gradient is not finite: the loss is nan in micro-batch 1"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 3
+    for parameter, before in zip(trainer.model.parameters(), weights[-1], strict=True):
+        assert torch.equal(parameter, before)
+    (message,) = read_health(trainer.args.output_dir)
+    assert message.rule == "not_finite" and message.step == 4
+    assert message.found.endswith("checkpoint-2")
+    rows = {int(number) for number in message.found.split("rows ")[1].split(" of")[0].split(", ")}
+    assert len(rows) == 2 and rows <= set(range(12))
+
+
+def remembering(weights: list):
+    class Remember(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            weights.append([parameter.detach().clone() for parameter in model.parameters()])
+
+    return Remember()
+
+
+def test_a_gradient_that_is_infinite_stops_too(make_trainer):
+    trainer = make_trainer(max_steps=3, max_grad_norm=0.0)
+    trainer.model.model.norm.weight.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(NotFiniteError, match="the gradient's norm is (inf|nan) .rows .*there is no checkpoint"):
+        trainer.train()
+
+
+def test_so_does_ppo_for_either_model(tmp_path):
+    trainer = make_ppo(tmp_path)
+    trainer._actor_critic.critic.score.weight.register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(NotFiniteError, match="gradient's norm is nan"):
+        trainer.train()
+
+
+def test_the_run_goes_on_from_the_last_good_checkpoint_and_remembers(make_trainer):
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+    trainer = with_long_completions(make_trainer(**settings))
+    breaks_at(trainer, step=5)
+    with pytest.raises(NotFiniteError):
+        trainer.train()
+    again = with_long_completions(make_trainer(**settings))
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 6
+    assert [message.step for message in again.health.messages] == [6]
+    # A fresh run in the same folder begins with nothing.
+    fresh = with_long_completions(make_trainer(**settings))
+    fresh.train()
+    assert fresh.health.messages == [] == read_health(fresh.args.output_dir)
+
+
+def test_episodes_go_on_through_a_resume(make_trainer):
+    settings = {"reward": constant, "save_strategy": "steps", "save_steps": 4}
+    with_long_completions(make_trainer(max_steps=9, **settings)).train()
+    again = with_long_completions(make_trainer(max_steps=12, **settings))
+    again.train(resume_from_checkpoint=f"{again.args.output_dir}/checkpoint-8")
+    assert [(message.step, message.rule) for message in again.health.messages] == [(5, "reward_constant")]
+    early = with_long_completions(make_trainer(max_steps=12, **settings))
+    early.train(resume_from_checkpoint=f"{early.args.output_dir}/checkpoint-4")
+    assert [(message.step, message.rule) for message in early.health.messages] == [(5, "reward_constant")]
+    lines = (again.health.path).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [5]
+
+
+def test_it_can_be_switched_off(make_trainer):
+    trainer = make_trainer(reward=constant, max_steps=6, health=False)
+    trainer.train()
+    assert trainer.health is None and not (trainer.args.output_dir and read_health(trainer.args.output_dir))
+
+
+def test_a_run_in_which_nothing_is_wrong_hears_nothing(make_trainer):
+    """Whole runs that learn are among the recorded ones, in test_health_checks."""
+    trainer = with_long_completions(make_trainer(max_steps=25, learning_rate=0.01))
+    trainer.train()
+    assert trainer.health.messages == []
