@@ -40,8 +40,12 @@ class HealthMessage:
     found: str
     advice: str
 
+    @property
+    def text(self) -> str:
+        return f"{self.title}: {self.found}. Try: {self.advice}."
+
     def __str__(self) -> str:
-        return f"step {self.step}: {self.title}: {self.found}. Try: {self.advice}."
+        return f"step {self.step}: {self.text}"
 
 
 def message_of(rule: Rule, step: int, found: str) -> HealthMessage:
@@ -126,7 +130,9 @@ class HealthCallback(TrainerCallback):
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, mode, encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(message), ensure_ascii=False) + "\n" for message in messages)
+            for message in messages:
+                line = {**asdict(message), "message": message.text}  # the report reads the whole text
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def read_health(path: str | Path) -> list[HealthMessage]:
@@ -142,7 +148,8 @@ def read_health(path: str | Path) -> list[HealthMessage]:
     path = path / HEALTH_FILE if path.is_dir() else path
     if not path.exists():
         return []
-    return [HealthMessage(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [HealthMessage(**{name: value for name, value in line.items() if name != "message"}) for line in lines]
 
 
 def _is_of_training(log: Mapping[str, float]) -> bool:
