@@ -79,9 +79,9 @@ def test_constant_reward(make_trainer, caplog, monkeypatch):
 
 
 def test_temperature_of_all_but_zero(make_trainer):
-    trainer = make_trainer(make_policy(scale=8.0), scripted=False, temperature=0.01, max_steps=10, learning_rate=0.0)
+    trainer = make_trainer(make_policy(scale=30.0), scripted=False, temperature=0.01, max_steps=10, learning_rate=0.0)
     trainer.train()
-    assert rules_of(trainer) & {"sampling_certain", "no_group_variance"}
+    assert {"sampling_certain", "no_group_variance"} <= rules_of(trainer)
 
 
 def number_of_a(completions, **kwargs):
@@ -229,7 +229,7 @@ def test_so_does_ppo_for_either_model(tmp_path):
 
 
 def test_the_run_goes_on_from_the_last_good_checkpoint_and_remembers(make_trainer):
-    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
     trainer = with_long_completions(make_trainer(**settings))
     breaks_at(trainer, step=5)
     with pytest.raises(NotFiniteError):
@@ -247,10 +247,10 @@ def test_the_run_goes_on_from_the_last_good_checkpoint_and_remembers(make_traine
 def test_episodes_go_on_through_a_resume(make_trainer):
     settings = {"reward": constant, "save_strategy": "steps", "save_steps": 4}
     with_long_completions(make_trainer(max_steps=9, **settings)).train()
-    again = with_long_completions(make_trainer(max_steps=12, **settings))
+    again = with_long_completions(make_trainer(max_steps=9, **settings))
     again.train(resume_from_checkpoint=f"{again.args.output_dir}/checkpoint-8")
     assert [(message.step, message.rule) for message in again.health.messages] == [(5, "reward_constant")]
-    early = with_long_completions(make_trainer(max_steps=12, **settings))
+    early = with_long_completions(make_trainer(max_steps=6, **settings))
     early.train(resume_from_checkpoint=f"{early.args.output_dir}/checkpoint-4")
     assert [(message.step, message.rule) for message in early.health.messages] == [(5, "reward_constant")]
     lines = (again.health.path).read_text(encoding="utf-8").splitlines()
