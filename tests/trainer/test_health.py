@@ -79,7 +79,7 @@ def test_constant_reward(make_trainer, caplog, monkeypatch):
 
 
 def test_temperature_of_all_but_zero(make_trainer):
-    trainer = make_trainer(make_policy(scale=30.0), scripted=False, temperature=0.01, max_steps=10, learning_rate=0.0)
+    trainer = make_trainer(make_policy(scale=100.0), scripted=False, temperature=0.01, max_steps=10, learning_rate=0.0)
     trainer.train()
     assert {"sampling_certain", "no_group_variance"} <= rules_of(trainer)
 
