@@ -366,7 +366,10 @@ def test_what_is_no_reward_function(functions, message):
 def test_a_misspelt_name_lists_what_there_is(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = "'lenght' is no built-in reward (length, thinking, format, repetition, repetition_cjk, math, exact_match, regex, json_schema, reasoning_gym), no import path"
+    names = (
+        "length, thinking, format, repetition, repetition_cjk, math, exact_match, regex, json_schema, reasoning_gym"
+    )
+    message = f"'lenght' is no built-in reward ({names}), no import path"
     with pytest.raises(RewardError, match=re.escape(message)):
         RewardScorer(["lenght"])
 
