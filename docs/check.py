@@ -211,10 +211,9 @@ def plan(blocks: Sequence[Block], able: Sequence[str], start: str | None = None)
             reason = "needs " + ", ".join(NEEDS[need] for need in lacking)
         elif block.text in seen:
             reason = f"same as {seen[block.text]}"
-        elif len(planned) < first:
-            reason = f"before {start}"
         else:
             seen[block.text] = block.place
+            reason = f"before {start}" if len(planned) < first else None
         planned.append((block, reason))
     return planned
 

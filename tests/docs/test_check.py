@@ -56,7 +56,12 @@ def test_what_is_run_and_what_is_not(check):
     assert reasons == [None, "needs a GPU", "same as page.md:4", None]
     assert [reason for _, reason in check.plan(blocks, able=["hub", "gpu"])].count(None) == 3
     later = [reason for _, reason in check.plan(blocks, able=[], start="page.md:17")]
-    assert later == ["before page.md:17", "needs a GPU, the Hub, or another server on the network", None, None]
+    assert later == [
+        "before page.md:17",
+        "needs a GPU, the Hub, or another server on the network",
+        "same as page.md:4",
+        None,
+    ]
     with pytest.raises(check.PageError, match="No block stands at page.md:5"):
         check.plan(blocks, able=[], start="page.md:5")
 
