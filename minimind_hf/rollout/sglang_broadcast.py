@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from transformers.utils import logging
 
-from .errors import RolloutServerError
+from .errors import RolloutServerError, ServerGoneError
 from .exported_weights import exported_weights
 from .peers import rank
 from .sglang_client import SGLangServer
@@ -61,15 +61,22 @@ class DistributedSync(WeightSync):
             self._weights = exported_weights(model)
 
     def push(self, server: SGLangServer, tag: str) -> None:
+        is_old_group = server.url in self._groups
         try:
-            group = self._groups.get(server.url) or self._join(server)
-            self._begin(server)
-            for bucket in buckets(self._weights, BUCKET_BYTES):
-                self._broadcast(server, group, bucket, tag)
-            server.control("/end_weight_update", {})
-        except Exception:
+            self._push(server, tag)
+        except RolloutServerError as error:
             self._leave(server)  # one side has gone on without the other
-            raise
+            if not is_old_group or isinstance(error, ServerGoneError):
+                raise
+            # A server that was restarted does not know the group; a new one shows whether it was that.
+            self._push(server, tag)
+
+    def _push(self, server: SGLangServer, tag: str) -> None:
+        group = self._groups.get(server.url) or self._join(server)
+        self._begin(server)
+        for bucket in buckets(self._weights, BUCKET_BYTES):
+            self._broadcast(server, group, bucket, tag)
+        server.control("/end_weight_update", {})
 
     def done(self, tag: str) -> None:
         self._weights = {}

@@ -96,7 +96,8 @@ class SGLangServer:
         self._api_key, self._admin_key = api_key, admin_key
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout, connect=min(timeout, 10.0), pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            # Servers close idle connections after 5 seconds; one that is just being closed must not be used again.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0),
             trust_env=False,  # a proxy of the environment is for the world outside, not for a rollout server
         )
 
