@@ -193,6 +193,21 @@ def test_a_server_killed_for_good_leaves_a_checkpoint_that_resumes(start_server,
     server.kill()
 
 
+@pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
+def test_a_server_restarted_between_syncs(start_server, weight_sync, tmp_path):
+    server = start_server("double")
+    engine = SGLangEngine(server.url, weight_sync, tmp_path / "sync", server_timeout=200)
+    for version, model in enumerate([make_policy(seed=1), make_policy(seed=2)]):
+        engine.sync_weights(model, version)
+        assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
+        server.kill()
+        server.start()
+        server.wait()
+        assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
+    engine.close()
+    server.kill()
+
+
 @pytest.mark.sglang
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
 def test_a_server_killed_in_mid_rollout_and_started_again(start_server, weight_sync, tmp_path):
