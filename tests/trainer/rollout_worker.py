@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
 
-from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, GRPOTrainer
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -46,40 +46,10 @@ def make_trainer(folder: Path, reward, **changes) -> GRPOTrainer:
     )
 
 
-def make_sure_trainer(folder: Path, reward, **changes) -> PPOTrainer:
-    """Trains a policy so sure of itself that whoever samples from it gets the same tokens."""
-    settings = {
-        "use_cpu": True,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "max_steps": 3,
-        "optim": "sgd",
-        "learning_rate": 1e-4,
-        "critic_learning_rate": 1e-3,
-        "lr_scheduler_type": "constant",
-        "temperature": 0.02,
-        "per_device_train_batch_size": 8 // WORLD,
-        "mini_batch_size": 8 // WORLD,
-        "ppo_update_iters": 1,
-        "max_completion_length": 8,
-        "rollout_engine": "sglang",
-        "server_timeout": 200,
-    }
-    return PPOTrainer(
-        make_policy(scale=8.0),
-        reward,
-        PPOConfig(output_dir=str(folder / "run"), **settings | changes),
-        train_dataset=make_prompts(24),
-        processing_class=make_tokenizer(),
-    )
-
-
 def main(folder: Path, reward: str, changes: dict) -> None:
     result = {}
     try:
-        make = make_sure_trainer if changes.pop("sure", False) else make_trainer
-        trainer = make(folder, {"share_of_a": share_of_a, "failing": failing_reward}[reward], **changes)
+        trainer = make_trainer(folder, {"share_of_a": share_of_a, "failing": failing_reward}[reward], **changes)
         trainer.train()
         result = {"state": trainer.model.state_dict(), "log": trainer.state.log_history}
     except Exception as error:

@@ -58,27 +58,20 @@ def test_two_processes_equal_one(tmp_path, double):
 
 
 @pytest.mark.sglang
-def test_two_processes_equal_one_with_the_real_server(tmp_path):
+def test_two_processes_with_the_real_server(tmp_path):
+    """It draws at random, so that one process would see other tokens; what must hold is seen in what was drawn."""
     (tmp_path / "model").mkdir()
     server = ServerProcess(command_of("real"), make_served_folder(tmp_path / "model"), tmp_path / "server.log")
     server.start()
     try:
         server.wait()
-        (alone,) = run(tmp_path / "one", 1, server, sure=True)
-        both = run(tmp_path / "two", 2, server, sure=True)
+        first, second = run(tmp_path / "two", 2, server, server_timeout=200)
     finally:
         server.kill()
-    start, largest = make_policy(scale=8.0).state_dict(), 0.0
-    for result in both:
-        for name, tensor in alone["state"].items():
-            largest = max(largest, (result["state"][name] - tensor).abs().max().item())
-    moved = max(
-        (alone["state"][f"policy.{name}"] - tensor).abs().max().item()
-        for name, tensor in start.items()
-        if f"policy.{name}" in alone["state"]
-    )
-    print(f"largest difference of a parameter {largest:.1e}, largest update {moved:.1e}")
-    assert largest < 1e-3 * moved
+    assert all(torch.equal(tensor, second["state"][name]) for name, tensor in first["state"].items())
+    entries = [entry for entry in first["log"] if "loss" in entry]
+    assert [entry["sampling/staleness"] for entry in entries] == [0.0] * 3
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in entries) < 1e-4
 
 
 def drop_logprob(items):
