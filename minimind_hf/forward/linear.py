@@ -16,7 +16,7 @@ from torch import Tensor, nn
 # oneDNN and torch each keep a compiled kernel for every shape that they have met, 1024 of them unless told otherwise:
 # with batches of ever other lengths that grows to hundreds of MiB. Both read this when oneDNN is first used.
 for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_cache, "64")
+    os.environ.setdefault(_cache, "256")
 
 
 def is_available() -> bool:

@@ -69,7 +69,7 @@ from .reward_notes import RewardNotes
 from .rollout_weights import RolloutWeights
 from .rollouts import Rollouts
 from .run_callback import RunCallback
-from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
+from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
 from .sharding import check_mode, whole_weights, without_copies
 from .step_watch import StepWatch
 from .text_measures import repetition, thinking_closed
@@ -324,6 +324,15 @@ class RLTrainer(Trainer):
             return super().train(*args, **kwargs)
         except ServerGoneError as error:
             raise ServerGoneError(f"{error} {save_before_the_end(self)}") from error
+        finally:
+            self._leave_record()
+
+    def _leave_record(self) -> None:
+        """Writes what a report is made of, also of a run that an error has ended once it had logged something."""
+        if self.is_world_process_zero() and self.state.log_history:
+            self._samples.end()
+            self.state.save_to_json(str(Path(self.args.output_dir) / STATE_FILE))
+        self._scorer.close()
 
     def end(self) -> None:
         self._rollouts.close()

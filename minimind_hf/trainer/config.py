@@ -130,7 +130,7 @@ class RLConfig(TrainingArguments):
     rollout_sync_dir: str | None = _field(
         None,
         "Folder of 'disk', for this run alone, which servers see under the same path; /dev/shm/NAME spares the disk. "
-        "Unset: OUTPUT_DIR/rollout_weights.",
+        "Unset: OUTPUT_DIR/_rollout_weights.",
     )
     sync_every: int = _field(
         1, "Rollouts from one set of weights. Above 1, servers are sent weights less often and sample from older ones."

@@ -15,10 +15,10 @@ from transformers.utils import logging
 
 from .health_checks import LIMITS, Curves, Limits
 from .health_rules import NOT_FINITE, RULES, Rule
+from .run_record import HEALTH_FILE
 
 logger = logging.get_logger(__name__)
 
-HEALTH_FILE = "health.jsonl"
 EPISODE_ENDS_AFTER = 10  # logs in which the rule does not apply
 
 

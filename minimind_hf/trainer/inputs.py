@@ -118,7 +118,7 @@ def make_engine(args: RLConfig) -> RolloutEngine:
         return SGLangEngine(
             args.sglang_base_url,
             weight_sync=args.rollout_weight_sync,
-            sync_folder=args.rollout_sync_dir or Path(args.output_dir) / "rollout_weights",
+            sync_folder=args.rollout_sync_dir or Path(args.output_dir) / "_rollout_weights",
             server_timeout=args.server_timeout,
         )
     dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)

@@ -12,7 +12,7 @@ from .engine_step import guard_step
 from .health import message_of
 from .health_rules import NOT_FINITE, RULES
 from .metrics import Metrics
-from .run_record import RUN_FILE, STATE_FILE, write_json
+from .run_record import RUN_FILE, write_json
 from .step_watch import NotFiniteError, what_remains
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunCallback(TrainerCallback):
-    """Follows the run, be it fresh or resumed: where metrics begin, the epoch, empty or broken steps, the end."""
+    """Follows the run, be it fresh or resumed: where metrics begin, the epoch, empty or broken steps."""
 
     def __init__(self, trainer: "RLTrainer"):
         self.trainer = trainer
@@ -60,7 +60,5 @@ class RunCallback(TrainerCallback):
         raise NotFiniteError(str(message))
 
     def on_train_end(self, args, state, control, **kwargs):
-        if state.is_world_process_zero:
-            self.trainer._samples.end()
-            state.save_to_json(str(Path(args.output_dir) / STATE_FILE))
-        self.trainer._scorer.close()
+        if args.should_save:
+            clear_staging(args.output_dir)  # of a process that was killed after its last checkpoint

@@ -129,6 +129,21 @@ def test_running_run_is_read_from_its_newest_checkpoint(tmp_path):
     assert list(read_run(tmp_path).series("reward")) == [10]
 
 
+def test_a_run_that_an_error_ended_can_be_reported_on(make_trainer, tmp_path):
+    calls = []
+
+    def reward(completion_ids, **kwargs):
+        calls.append(None)
+        if len(calls) == 3:
+            raise RuntimeError("no more rewards")
+        return [float(len(ids)) for ids in completion_ids]
+
+    trainer = make_trainer(reward=reward, max_steps=5)
+    with pytest.raises(Exception, match="no more rewards"):
+        trainer.train()
+    assert list(read_run(trainer.args.output_dir).series("reward")) == [1, 2]
+
+
 def test_command(run_dir, tmp_path, capsys):
     assert main(["report", str(run_dir), "--output", str(tmp_path / "new" / "page.html")]) == 0
     assert (tmp_path / "new" / "page.html").read_text().startswith("<!DOCTYPE html>")

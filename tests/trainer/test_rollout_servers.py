@@ -150,7 +150,7 @@ def test_an_engine_that_agrees_needs_no_correction(make_trainer):
 
 
 def test_mismatch_is_measured_before_the_policy_moves(make_trainer):
-    trainer = make_trainer(num_iterations=3, max_steps=6)
+    trainer = make_trainer(num_iterations=3, max_steps=6, learning_rate=1e-2)
     trainer.train()
     assert len(logged(trainer, f"{DIFFERENCE}/max")) == 2  # one of three steps on each rollout
     assert max(logged(trainer, f"{DIFFERENCE}/max")) < 1e-5
