@@ -28,7 +28,9 @@ class DataArguments:
     eval_dataset_name: str | None = field(
         default=None, metadata={"help": "Data of evaluations (see eval_strategy). Unset: dataset_name."}
     )
-    dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on."})
+    dataset_test_split: str | None = field(
+        default=None, metadata={"help": "Split to evaluate on. Unset: 'train' of eval_dataset_name, else 'test'."}
+    )
 
 
 class Recipe:
@@ -80,7 +82,7 @@ class Recipe:
         sets = {"train_dataset": self._load(data.dataset_name, data.dataset_train_split, check, encode)}
         if self.args.eval_strategy != "no":
             source = data.eval_dataset_name or data.dataset_name
-            split = "train" if data.eval_dataset_name else data.dataset_test_split
+            split = data.dataset_test_split or ("train" if data.eval_dataset_name else "test")
             sets["eval_dataset"] = self._load(source, split, check, encode)
         return sets
 

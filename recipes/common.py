@@ -40,7 +40,9 @@ class ScriptArguments:
     eval_dataset_name: str | None = field(
         default=None, metadata={"help": "Prompts of evaluations (see eval_strategy). Unset: dataset_name."}
     )
-    dataset_test_split: str = field(default="test", metadata={"help": "Split to evaluate on."})
+    dataset_test_split: str | None = field(
+        default=None, metadata={"help": "Split to evaluate on. Unset: 'train' of eval_dataset_name, else 'test'."}
+    )
     question_column: str | None = field(
         default=None, metadata={"help": "For data without prompts: the column of texts that become the user's turn."}
     )
@@ -114,13 +116,12 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) ->
     _check_given(script, model, rewards)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
     evaluates = args.eval_strategy != "no"
+    eval_split = script.dataset_test_split or ("train" if script.eval_dataset_name else "test")
     return Task(
         model=model.model_name_or_path,
         reward_funcs=rewards,
         train_dataset=_load(script, script.dataset_name, script.dataset_train_split),
-        eval_dataset=_load(script, script.eval_dataset_name or script.dataset_name, script.dataset_test_split)
-        if evaluates
-        else None,
+        eval_dataset=_load(script, script.eval_dataset_name or script.dataset_name, eval_split) if evaluates else None,
         dataset_name=script.dataset_name,
     )
 

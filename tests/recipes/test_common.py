@@ -90,6 +90,22 @@ def test_refused_before_anything_is_loaded(script, model, message, tmp_path):
         prepare_task(ScriptArguments(**script), args, ModelConfig(**model))
 
 
+@pytest.mark.parametrize(
+    ("given", "evaluated"),
+    [
+        ({}, ("data", "test")),
+        ({"eval_dataset_name": "other"}, ("other", "train")),
+        ({"eval_dataset_name": "data", "dataset_test_split": "test"}, ("data", "test")),
+        ({"dataset_test_split": "train[:5]"}, ("data", "train[:5]")),
+    ],
+)
+def test_the_split_that_is_given_is_evaluated(given, evaluated, tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "load_prompts", lambda source, **options: (source, options["split"]))
+    args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
+    script = ScriptArguments(dataset_name="data", reward_funcs=["length"], **given)
+    assert prepare_task(script, args, ModelConfig(model_name_or_path="folder")).eval_dataset == evaluated
+
+
 def test_reward_model_comes_last_and_model_flags_reach_loading(tmp_path, monkeypatch):
     monkeypatch.setattr(common, "load_prompts", lambda source, **options: (source, options["split"]))
     args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
@@ -99,5 +115,5 @@ def test_reward_model_comes_last_and_model_flags_reach_loading(tmp_path, monkeyp
     )
     task = prepare_task(script, args, ModelConfig(model_name_or_path="folder", attn_implementation="eager"))
     assert task.reward_funcs == ["length", "judge"]
-    assert (task.train_dataset, task.eval_dataset) == (("data", "train"), ("other", "test"))
+    assert (task.train_dataset, task.eval_dataset) == (("data", "train"), ("other", "train"))
     assert args.model_init_kwargs == {"revision": "main", "dtype": "bfloat16", "attn_implementation": "eager"}
