@@ -58,7 +58,3 @@ class RunCallback(TrainerCallback):
         message = message_of(rule, step, f"{found}; {remains}")
         health.report(message, state.is_world_process_zero)
         raise NotFiniteError(str(message))
-
-    def on_train_end(self, args, state, control, **kwargs):
-        if args.should_save:
-            clear_staging(args.output_dir)  # of a process that was killed after its last checkpoint

@@ -131,8 +131,8 @@ def main(folder: Path, processes: int, algorithm: str, kills: int, seed: int) ->
     live(folder / "straight", algorithm, processes, None, rng)
     expected = torch.load(folder / "straight" / "finished.pt")
     report = {"kills": dict.fromkeys(PHASES, 0), "finished": 0, "equal": 0, "checkpoints_read": 0}
-    done = 0
-    while done < kills or not report["finished"]:
+    done, killed = 0, True
+    while done < kills or killed:  # whatever was killed last is resumed to its end too
         phase = PHASES[done % len(PHASES)] if done < kills else None
         run = folder / f"killed_{report['finished']}"
         killed = live(run, algorithm, processes, phase, rng)
