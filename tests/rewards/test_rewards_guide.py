@@ -3,27 +3,9 @@
 
 import contextlib
 import io
-import re
-from pathlib import Path
 
 import pytest
-
-GUIDE = Path(__file__).parents[2] / "docs" / "rewards.md"
-
-
-def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
-def printed_lines(code: str) -> list[str]:
-    """The comments that follow a print: what it is said to print."""
-    lines, after_print = [], False
-    for line in code.splitlines():
-        if after_print and line.startswith("# "):
-            lines.append(line.removeprefix("# "))
-        else:
-            after_print = line.lstrip().startswith("print(")
-    return lines
+from guides import examples, printed_lines
 
 
 @pytest.fixture
@@ -38,13 +20,13 @@ def folder(tmp_path, monkeypatch, make_classifier, tokenizer):
 def test_examples_print_what_they_say(folder):
     namespace = {}
     checked = 0
-    for code in examples():
+    for code in examples("rewards.md"):
         if code.startswith("# my_rewards.py"):
             (folder / "my_rewards.py").write_text(code, encoding="utf-8")
             continue
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            exec(compile(code, str(GUIDE), "exec"), namespace)
+            exec(compile(code, "rewards.md", "exec"), namespace)
         assert output.getvalue().splitlines() == printed_lines(code)
         checked += len(printed_lines(code))
     assert checked >= 10

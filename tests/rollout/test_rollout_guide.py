@@ -3,27 +3,9 @@
 
 import contextlib
 import io
-import re
-from pathlib import Path
 
+from guides import examples, printed_lines
 from tiny import make_policy, make_tokenizer, share_of_a
-
-GUIDE = Path(__file__).parents[2] / "docs" / "rollout-engines.md"
-
-
-def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
-def printed_lines(code: str) -> list[str]:
-    """The comments that follow a print: what it is said to print."""
-    lines, after_print = [], False
-    for line in code.splitlines():
-        if after_print and line.startswith("# "):
-            lines.append(line.removeprefix("# "))
-        else:
-            after_print = line.lstrip().startswith("print(")
-    return lines
 
 
 def test_examples_print_what_they_say(tmp_path, monkeypatch):
@@ -32,14 +14,14 @@ def test_examples_print_what_they_say(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
     namespace = {"model": make_policy(), "tokenizer": make_tokenizer(), "reward": share_of_a}
     checked = 0
-    for code in examples():
+    for code in examples("rollout-engines.md"):
         if code.startswith("# lookup_engine.py"):
             (tmp_path / "lookup_engine.py").write_text(code, encoding="utf-8")
             assert len(code.splitlines()) <= 45
             continue
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            exec(compile(code, str(GUIDE), "exec"), namespace)
+            exec(compile(code, "rollout-engines.md", "exec"), namespace)
         lines = [line for line in output.getvalue().splitlines() if not line.startswith(("{", "\r", " "))]
         assert [line for line in lines if line in printed_lines(code)] == printed_lines(code)
         checked += len(printed_lines(code))
