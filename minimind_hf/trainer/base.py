@@ -17,7 +17,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from accelerate.utils import is_peft_model, set_seed
+from accelerate.utils import set_seed
 from peft import PeftConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -26,11 +26,9 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     ProgressCallback,
-    Trainer,
     TrainerCallback,
 )
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..algorithms import total_rewards
@@ -41,8 +39,6 @@ from ..forward.signature import unwrap
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
 from .agreement import failing_together
-from .atomic import committed, drop_old_checkpoints
-from .card import REWARD_CURVE, model_card
 from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
@@ -57,20 +53,18 @@ from .inputs import (
     make_prompts,
     make_sampler,
 )
-from .merging import save_merged
 from .metrics import Metrics
 from .mismatch import measure_staleness
 from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
-from .publishing import publish_folder
-from .report import plot_reward_curve
 from .rescue import save_before_the_end
 from .reward_notes import RewardNotes
 from .rollout_weights import RolloutWeights
 from .rollouts import Rollouts
 from .run_callback import RunCallback
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
-from .sharding import check_mode, whole_weights, without_copies
+from .saving import SavingTrainer
+from .sharding import check_mode, whole_weights
 from .step_watch import StepWatch
 from .text_measures import repetition, thinking_closed
 from .token_budget import split_by_tokens
@@ -80,7 +74,7 @@ logger = logging.get_logger(__name__)
 _EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
 
 
-class RLTrainer(Trainer):
+class RLTrainer(SavingTrainer):
     """Base of the trainers; see [`GRPOTrainer`] for the arguments."""
 
     loss_is_scaled_for_ga = True  # by the denominator of the whole optimizer step
@@ -161,7 +155,6 @@ class RLTrainer(Trainer):
             args.log_unique_prompts,
         )
         self._checkpoint_to_resume: str | None = None
-        self._staging: Path | None = None  # where a checkpoint is being written
         self._nothing_to_learn = False
         self._skipping: bool | None = None  # whether the update that is due is skipped, once that is decided
 
@@ -338,6 +331,11 @@ class RLTrainer(Trainer):
         self._rollouts.close()
         super().end()
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # The Trainer looks for the end after a step only: resumed at its last step it would train one more.
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list[MicroBatch], Tensor]:
@@ -472,7 +470,7 @@ class RLTrainer(Trainer):
             losses = [self._loss(model, batch, denominator, self._eval_metrics) for batch in micro_batches]
         return sum(losses).detach(), None, None
 
-    # Into the Trainer: logs and checkpoints
+    # Into the Trainer: logs and resuming
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:  # of training, neither an evaluation's nor the summary at the end
@@ -481,76 +479,11 @@ class RLTrainer(Trainer):
                 self._completions.flush(self.accelerator, self.state.global_step)
         super().log(logs, start_time)
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        if self.args.merge_adapters and self._staging is None and is_peft_model(self.policy):
-            with self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy:
-                if self.args.should_save:
-                    save_merged(policy, output_dir or self.args.output_dir, self.processing_class)
-        super().save_model(output_dir, _internal_call)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        super()._save(output_dir, without_copies(self.policy, state_dict))
-
-    def create_model_card(
-        self,
-        language: str | list[str] | None = None,
-        license: str | None = None,
-        tags: str | list[str] | None = None,
-        model_name: str | None = None,
-        finetuned_from: str | None = None,
-        dataset_name: str | list[str] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Writes the README of the output folder: what the model is, how to load it, how it was trained, results."""
-        if kwargs:
-            raise TypeError(f"create_model_card takes no {', '.join(kwargs)}; see its signature for what it takes.")
-        if not self.is_world_process_zero():
-            return
-        if any("reward" in entry for entry in self.state.log_history):
-            plot_reward_curve(self.state.log_history, Path(self.args.output_dir) / REWARD_CURVE)
-        card = model_card(self, model_name=model_name, dataset_name=dataset_name, tags=tags)
-        for name, value in {"language": language, "license": license, "base_model": finetuned_from}.items():
-            if value is not None:
-                setattr(card.data, name, value)
-        card.save(Path(self.args.output_dir) / "README.md")
-
     def _use_own_progress_bar(self) -> None:
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         if not self.args.disable_tqdm:
             self.add_callback(RLProgressCallback)
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        folder, name = Path(self._get_output_dir(trial)), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with committed(folder, name, self.accelerator, self.args.should_save) as staging:
-            self._staging = staging
-            try:
-                super()._save_checkpoint(model, trial)
-            finally:
-                self._staging = None
-            if self.state.best_model_checkpoint == str(staging / name):
-                self.state.best_model_checkpoint = str(folder / name)
-                if self.args.should_save:
-                    self.state.save_to_json(str(staging / name / TRAINER_STATE_NAME))
-        if self.args.should_save:
-            drop_old_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
-        if self.args.push_to_hub:
-            self._push_from_checkpoint(str(folder / name))
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._staging is not None:  # what is still being written is pushed when it is in its place
-            return
-        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
-            publish_folder(checkpoint_folder, self.args.output_dir, self._published_folders())
-            self.create_model_card()
-        super()._push_from_checkpoint(checkpoint_folder)
-
-    def _published_folders(self) -> list[str]:
-        """Folders of a checkpoint that hold further models."""
-        return []
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves, with the random states, what of the experience is still to be trained on."""

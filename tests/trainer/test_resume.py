@@ -31,7 +31,7 @@ def settings(**changes) -> dict:
     }
 
 
-@pytest.mark.parametrize("stop", [2, 3, 5])
+@pytest.mark.parametrize("stop", [2, 3, 5, 7])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_resumed_equals_straight(make_trainer, tmp_path, shape, stop):
     straight = make_trainer(make_policy(), **settings(save_steps=stop, **SHAPES[shape]))

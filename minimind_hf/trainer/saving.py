@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves on disk and on the Hub: checkpoints that are whole, and a folder that is a model with its card.
+
+A checkpoint is written beside its place and moved there when it is complete, so a kill never leaves half of one.
+"""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import is_peft_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Trainer
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+
+from .atomic import committed, drop_old_checkpoints
+from .card import REWARD_CURVE, model_card
+from .merging import save_merged
+from .publishing import publish_folder
+from .report import plot_reward_curve
+from .rollout_weights import RolloutWeights
+from .sharding import without_copies
+
+
+class SavingTrainer(Trainer):
+    """A Trainer that writes checkpoints atomically, merges adapters if asked to, and describes what it saves."""
+
+    _rollout_weights: RolloutWeights
+    _staging: Path | None = None  # where a checkpoint is being written
+
+    @property
+    @abstractmethod
+    def policy(self) -> PreTrainedModel:
+        """The model that is saved."""
+
+    # The model and its card
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if self.args.merge_adapters and self._staging is None and is_peft_model(self.policy):
+            with self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy:
+                if self.args.should_save:
+                    save_merged(policy, output_dir or self.args.output_dir, self.processing_class)
+        super().save_model(output_dir, _internal_call)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, without_copies(self.policy, state_dict))
+
+    def create_model_card(
+        self,
+        language: str | list[str] | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        dataset_name: str | list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Writes the README of the output folder: what the model is, how to load it, how it was trained, results."""
+        if kwargs:
+            raise TypeError(f"create_model_card takes no {', '.join(kwargs)}; see its signature for what it takes.")
+        if not self.is_world_process_zero():
+            return
+        if any("reward" in entry for entry in self.state.log_history):
+            plot_reward_curve(self.state.log_history, Path(self.args.output_dir) / REWARD_CURVE)
+        card = model_card(self, model_name=model_name, dataset_name=dataset_name, tags=tags)
+        for name, value in {"language": language, "license": license, "base_model": finetuned_from}.items():
+            if value is not None:
+                setattr(card.data, name, value)
+        card.save(Path(self.args.output_dir) / "README.md")
+
+    # Checkpoints
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder, name = Path(self._get_output_dir(trial)), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with committed(folder, name, self.accelerator, self.args.should_save) as staging:
+            self._staging = staging
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._staging = None
+            if self.state.best_model_checkpoint == str(staging / name):
+                self.state.best_model_checkpoint = str(folder / name)
+                if self.args.should_save:
+                    self.state.save_to_json(str(staging / name / TRAINER_STATE_NAME))
+        if self.args.should_save:
+            drop_old_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder / name))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._staging is not None:  # what is still being written is pushed when it is in its place
+            return
+        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
+            publish_folder(checkpoint_folder, self.args.output_dir, self._published_folders())
+            self.create_model_card()
+        super()._push_from_checkpoint(checkpoint_folder)
+
+    def _published_folders(self) -> list[str]:
+        """Folders of a checkpoint that hold further models."""
+        return []
