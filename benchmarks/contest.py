@@ -5,12 +5,14 @@ So the memory of each can be told apart, and they share whatever else the machin
 """
 
 import multiprocessing
+import os
 import resource
 import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import Trainer, TrainerCallback
@@ -57,13 +59,16 @@ class StepClock(TrainerCallback):
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
 
 
-def contest(makers: dict[str, Maker], repeats: int, threads: int) -> dict[str, list[Answer]]:
+def contest(
+    makers: dict[str, Maker], repeats: int, threads: int, environments: dict[str, dict[str, str]] | None = None
+) -> dict[str, list[Answer]]:
     """Lets each side make a step to warm up, then `repeats` of them, all sides in turn.
 
     Args:
         makers (`dict[str, Callable]`): By side; called in its process with an output folder and the phases, returns a
             trainer of `repeats + 1` steps.
         repeats (`int`), threads (`int`): How many steps are counted, and by how many threads.
+        environments (`dict[str, dict[str, str]]`, *optional*): By side, variables that its process starts with.
 
     Returns:
         `dict[str, list[dict]]`: By side, what each counted step answered.
@@ -73,7 +78,8 @@ def contest(makers: dict[str, Maker], repeats: int, threads: int) -> dict[str, l
     for side, maker in makers.items():
         ends[side], other = context.Pipe()
         processes.append(context.Process(target=_serve, args=(other, maker, threads), daemon=True))
-        processes[-1].start()
+        with patch.dict(os.environ, (environments or {}).get(side, {})):
+            processes[-1].start()
         other.close()  # so that a side that dies ends the contest with an EOFError
     answers: dict[str, list[Answer]] = {side: [] for side in makers}
     for step in range(repeats + 1):

@@ -7,6 +7,8 @@
 Both trainers make whole steps (rollout, scoring, reference, update) on the same weights, prompts, rewards and loss
 settings, each in a process of its own, in turn. 2 prompts x 6 completions in one micro-batch, beta 0.1. The weights
 are random and the learning rate is 0, so completions run to their full length but for a chance of 1 in 6400 per token.
+Each runs as its users have it: `import minimind_hf` switches on torch's huge pages, which trl's process gets with
+`--peer_huge_pages` only.
 
 trl has no PPO trainer any more, so PPO is compared with GRPO: a step adds the critic's values and its update, one
 pass. Against our own GRPOTrainer both draw the same completions, which is checked. `cpu_ratio` compares seconds of
@@ -134,12 +136,18 @@ def summary(answers: dict[str, list[Answer]]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in result.items()}
 
 
+def environment_of(args: argparse.Namespace) -> dict[str, str]:
+    """What the peer's process starts with: torch's own settings for trl, as its users have them."""
+    return {} if args.peer == "grpo" or args.peer_huge_pages else {"THP_MEM_ALLOC_ENABLE": "0"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", choices=("trl", "grpo"), default="trl", help="trl's GRPOTrainer, or ours")
     parser.add_argument("--workload", choices=list(WORKLOADS), default="chat")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo")
+    parser.add_argument("--peer_huge_pages", action="store_true", help="give trl the huge pages that we switch on")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
@@ -148,7 +156,7 @@ def main() -> None:
         common = (folder, WORKLOADS[args.workload], args.dtype, NUM_GENERATIONS, args.repeats + 1)
         kinds = {"ours": args.algorithm, "peer": args.peer}
         makers = {side: partial(make_trainer, kind, *common) for side, kind in kinds.items()}
-        answers = contest(makers, args.repeats, args.threads)
+        answers = contest(makers, args.repeats, args.threads, {"peer": environment_of(args)})
     if args.peer == "grpo":
         check_completions(answers)
     peer = f"trl {trl.__version__}" if args.peer == "trl" else "minimind_hf GRPO"

@@ -7,6 +7,7 @@ Importing registers MiniMind with transformers' Auto classes. Everything else is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import environment  # noqa: F401 - first of all: torch reads it with its first tensor
 from .models import (
     MiniMindConfig,
     MiniMindForCausalLM,

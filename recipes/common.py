@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the recipes share: arguments, what to train on, and what is left in the output folder at the end."""
 
+import minimind_hf  # noqa: F401 - before whatever makes a tensor: see minimind_hf/environment.py
+
+# isort: split
 import json
 import sys
 from collections.abc import Callable, Sequence

@@ -7,16 +7,9 @@ transposed operands as they lie, so that both products of the backward pass need
 of `F.linear` up to the order of additions.
 """
 
-import os
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-# oneDNN and torch each keep a compiled kernel for every shape that they have met, 1024 of them unless told otherwise:
-# with batches of ever other lengths that grows to hundreds of MiB. Both read this when oneDNN is first used.
-for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_cache, "256")
 
 
 def is_available() -> bool:
