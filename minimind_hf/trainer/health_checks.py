@@ -20,6 +20,9 @@ class Limits:
     reward_fall_share: float = 0.5  # of the reward's std at the start: a fall that matters
     significance: float = 4.0  # standard errors that a fall must exceed, and half of them a rise
     groups_without_variance: float = 0.9  # share of the groups
+    solved_share: float = (
+        0.5  # of the way from the reward at the start to the highest one given: a task that is solved
+    )
     few: int = 5  # logs that must agree where a run is lost quickly
     some: int = 10  # logs that must agree elsewhere
     kl_to_reference: float = 1.0  # nats per token
@@ -93,6 +96,15 @@ def _is_constant(curves: Curves, limits: Limits) -> bool:
     return same and rewards[-1] <= fmean(curves.first("reward", number)) + 1e-6
 
 
+def _is_solved(curves: Curves, limits: Limits) -> bool:
+    """Whether the reward has risen most of the way to the highest one: not every prompt may allow that one."""
+    highest = curves.last("reward_max", limits.some)
+    if not highest or not has_risen(curves, limits):
+        return False
+    start, now = fmean(curves.first("reward", limits.some)), fmean(curves.last("reward", limits.some))
+    return now - start >= limits.solved_share * (max(highest) - start)
+
+
 def _mean_of_last(curves: Curves, name: str, number: int) -> float | None:
     values = curves.last(name, number)
     return fmean(values) if values else None
@@ -149,7 +161,9 @@ def reward_fell(curves: Curves, limits: Limits) -> str | None:
 
 def no_group_variance(curves: Curves, limits: Limits) -> str | None:
     share = _mean_of_last(curves, "frac_reward_zero_std", limits.some)
-    if share is None or share < limits.groups_without_variance or _is_constant(curves, limits):
+    if share is None or share < limits.groups_without_variance:
+        return None
+    if _is_constant(curves, limits) or _is_solved(curves, limits):
         return None
     return f"in {share:.0%} of the groups of the last {limits.some} logs all rewards are equal"
 

@@ -102,7 +102,9 @@ RULES: tuple[Rule, ...] = (
         "no_group_variance",
         "Groups without variance",
         checks.no_group_variance,
-        f"{LIMITS.groups_without_variance:.0%} of the groups of {LIMITS.some} logs have equal rewards",
+        f"{LIMITS.groups_without_variance:.0%} of the groups of {LIMITS.some} logs have equal rewards, and the reward "
+        f"has not risen by {LIMITS.solved_share:.0%} of what was between its start and the highest one: a task that "
+        "is solved in the run may end like this",
         "GRPO learns from differences within the completions of one prompt. Without any, their time is wasted.",
         (
             "prompts of another difficulty, if all of them are solved or none",

@@ -12,7 +12,7 @@ from .engine_step import guard_step
 from .health import message_of
 from .health_rules import NOT_FINITE, RULES
 from .metrics import Metrics
-from .run_record import RUN_FILE, write_json
+from .run_record import HEALTH_FILE, RUN_FILE, write_json
 from .step_watch import NotFiniteError, what_remains
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class RunCallback(TrainerCallback):
         if self.trainer.is_deepspeed_enabled:
             guard_step(self.trainer.deepspeed, self.trainer._clip_in_engine, self.trainer._skips_update)
         if state.is_world_process_zero:
+            if self.trainer.health is None and state.global_step == 0:
+                (Path(args.output_dir) / HEALTH_FILE).unlink(missing_ok=True)  # of an earlier run in this folder
             label, _, _ = algorithm(args)
             write_json(Path(args.output_dir) / RUN_FILE, {"algorithm": label, "settings": dict(settings(args))})
 

@@ -4,6 +4,7 @@
 import json
 import logging
 import math
+import zlib
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers import TrainerCallback
 
 from minimind_hf.trainer.health import EPISODE_ENDS_AFTER, HealthMessage, HealthMonitor, read_health
 from minimind_hf.trainer.health_rules import Rule
+from minimind_hf.trainer.run_record import read_run
 from minimind_hf.trainer.step_watch import NotFiniteError
 
 
@@ -28,12 +30,6 @@ def with_long_completions(trainer):
 
 def constant(completions, **kwargs):
     return [0.5] * len(completions)
-
-
-LEARNING = {
-    "scripted": False, "optim": "adamw_torch", "learning_rate": 1e-2, "per_device_train_batch_size": 32,
-    "num_generations": 8, "max_grad_norm": 1.0, "max_completion_length": 16,
-}  # fmt: skip
 
 
 # An episode
@@ -63,7 +59,7 @@ def test_a_message_is_one_line_with_what_to_try():
     assert str(message) == "step 7: Too high: x is 2. Try: lower it; or leave it."
 
 
-# Runs that should make a rule speak
+# Runs that should make a rule speak; test_health_runs has one for every rule
 
 
 def test_constant_reward(make_trainer, caplog, monkeypatch):
@@ -76,52 +72,6 @@ def test_constant_reward(make_trainer, caplog, monkeypatch):
     assert message.step == 5 and "got the reward 0.5" in message.found
     assert "step 5: The reward is a constant" in caplog.text
     assert read_health(trainer.args.output_dir) == trainer.health.messages
-
-
-@pytest.mark.parametrize(("scale", "rule"), [(30.0, "no_group_variance"), (100.0, "sampling_certain")])
-def test_temperature_of_all_but_zero(make_trainer, scale, rule):
-    trainer = make_trainer(make_policy(scale=scale), scripted=False, temperature=0.01, max_steps=10, learning_rate=0.0)
-    trainer.train()
-    assert rule in rules_of(trainer)
-
-
-def number_of_a(completions, **kwargs):
-    return [float(text.count("a")) for text in completions]
-
-
-def test_a_reward_that_can_be_hacked_without_a_reference(make_trainer):
-    trainer = make_trainer(make_policy(scale=1.0), reward=number_of_a, beta=0.0, max_steps=40, **LEARNING)
-    trainer.train()
-    assert "reward_hacking" in rules_of(trainer)
-
-
-def test_a_reward_that_can_be_hacked_with_too_weak_a_reference(make_trainer):
-    trainer = make_trainer(make_policy(scale=1.0), reward=number_of_a, beta=1e-4, max_steps=40, **LEARNING)
-    trainer.train()
-    assert "reward_hacking" in rules_of(trainer)
-
-
-def test_a_learning_rate_that_is_far_too_high(make_trainer):
-    settings = LEARNING | {"learning_rate": 300.0, "max_grad_norm": 0.0, "optim": "sgd"}
-    trainer = make_trainer(reward=noise, max_steps=15, **settings)
-    trainer.train()
-    assert "kl_growing" in rules_of(trainer)
-
-
-def noise(completions, **kwargs):
-    return [float(hash(text) % 7) for text in completions]
-
-
-def test_a_learning_rate_that_is_far_too_low(make_trainer):
-    trainer = make_trainer(reward=noise, max_steps=51, learning_rate=1e-12)
-    trainer.train()
-    assert "nothing_learned" in rules_of(trainer)
-
-
-def test_negative_rewards(make_trainer):
-    trainer = make_trainer(reward=lambda **kwargs: [x - 10 for x in noise(**kwargs)], max_steps=20, learning_rate=0.0)
-    with_long_completions(trainer).train()
-    assert rules_of(trainer) == {"reward_negative"}
 
 
 class Writes(ScriptedEngine):
@@ -138,23 +88,8 @@ class Writes(ScriptedEngine):
         return rollout
 
 
-@pytest.mark.parametrize(
-    ("write", "rule"),
-    [
-        (lambda number: ([10 + number, 2], "stop"), "completions_short"),
-        (lambda number: (list(range(10 + number, 18 + number)), "length"), "completions_truncated"),
-        (lambda number: ([10 + number] * 8, "stop"), "completions_repeating"),
-    ],
-)
-def test_completions_that_are_no_good(make_trainer, write, rule):
-    trainer = make_trainer(reward=noise_of_ids, max_steps=10, learning_rate=0.0)
-    trainer._rollouts.engine = Writes(write)
-    trainer.train()
-    assert rules_of(trainer) == {rule, "engine_mismatch"}
-
-
 def noise_of_ids(completion_ids, **kwargs):
-    return [float(hash(str(ids)) % 7) for ids in completion_ids]
+    return [float(zlib.crc32(str(ids).encode()) % 7) for ids in completion_ids]
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -167,12 +102,6 @@ def test_thinking_that_is_not_closed(make_trainer, closes):
     trainer.train()
     assert rules_of(trainer) - {"engine_mismatch"} == (set() if closes else {"thinking_missing"})
     assert trainer.state.log_history[0]["completions/thinking_closed"] == float(closes)
-
-
-def test_a_critic_that_does_not_learn(tmp_path):
-    trainer = make_ppo(tmp_path, critic_learning_rate=0.0, learning_rate=0.0, max_steps=42, ppo_update_iters=1)
-    trainer.train()
-    assert rules_of(trainer) & {"critic_loss_not_falling", "critic_useless"}
 
 
 # A run that breaks
@@ -261,7 +190,17 @@ def test_episodes_go_on_through_a_resume(make_trainer):
 def test_it_can_be_switched_off(make_trainer):
     trainer = make_trainer(reward=constant, max_steps=6, health=False)
     trainer.train()
-    assert trainer.health is None and not (trainer.args.output_dir and read_health(trainer.args.output_dir))
+    assert trainer.health is None and read_health(trainer.args.output_dir) == []
+
+
+def test_switched_off_it_leaves_no_messages_of_an_earlier_run(make_trainer):
+    with_messages = make_trainer(reward=constant, max_steps=6, save_strategy="steps", save_steps=5)
+    with_messages.train()
+    resumed = make_trainer(max_steps=6, health=False)
+    resumed.train(resume_from_checkpoint=f"{resumed.args.output_dir}/checkpoint-5")
+    assert read_run(resumed.args.output_dir).health  # still the same run
+    make_trainer(max_steps=1, health=False, save_strategy="steps", save_steps=1).train()
+    assert read_run(resumed.args.output_dir).health == []
 
 
 def test_a_run_in_which_nothing_is_wrong_hears_nothing(make_trainer):

@@ -69,7 +69,10 @@ GOOD = {
         {"reward": noisy(1.0, 200, size=0.5), "reward_std": 0.5},  # noise alone
         {"reward": noisy(1.0, 30, size=0.01) + noisy(0.9, 10, size=0.01), "reward_std": 0.5},  # does not matter
     ],
-    "no_group_variance": [{"reward": noisy(1.0, 10), "reward_std": 0.3, "frac_reward_zero_std": 0.85}],
+    "no_group_variance": [
+        {"reward": noisy(1.0, 10), "reward_std": 0.3, "frac_reward_zero_std": 0.85},
+        {"reward": RISING, "reward_std": 0.3, "reward_max": 6.0, "frac_reward_zero_std": 0.95},  # solved
+    ],
     "reward_hacking": [
         {"reward": RISING, "kl_ref": line(0.0, 0.9, 40)},
         {"reward": noisy(1.0, 40), "kl_ref": line(0.0, 3.0, 40)},  # no reward for it: kl_growing
@@ -134,6 +137,11 @@ def test_without_a_reference_a_zero_gradient_tells_that_nothing_is_learned():
 def test_text_that_breaks_while_the_reward_rises_is_hacking_even_without_a_reference():
     broken = curves(reward=RISING, completions__repetition=[0.05] * 20 + [0.8] * 20)
     assert "reward_hacking" in speaking(broken)
+
+
+def test_groups_without_variance_far_below_the_highest_reward_are_no_solved_task():
+    stuck = curves(reward=RISING, reward_std=0.3, reward_max=12.0, frac_reward_zero_std=0.95)
+    assert speaking(stuck) == {"no_group_variance"}
 
 
 def test_completions_that_shrink_are_short_before_they_are_gone():
