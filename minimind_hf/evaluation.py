@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import PromptDataset
 from .rewards import RewardScorer
-from .rewards.rules import answer_part, completion_text
+from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
 from .trainer.policy import eos_token_ids
 
@@ -92,7 +92,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 class ExactMatch:
-    """A reward: 1 where the answer part, stripped, is the value of a column, else 0.
+    """The reward `exact_match` against a column of any name.
 
     Args:
         column (`str`): The column.
@@ -102,13 +102,10 @@ class ExactMatch:
         self.column = column
         self.name = "exact_match"
 
-    def __call__(self, completions: list, **columns: Any) -> list[float]:
+    def __call__(self, completions: list, **columns: Any) -> list[float | None]:
         if self.column not in columns:
             raise ValueError(f"exact_match needs the column {self.column!r}; there are {sorted(columns)}.")
-        answers = (answer_part(completion_text(completion)).strip() for completion in completions)
-        return [
-            float(answer == str(wanted).strip()) for answer, wanted in zip(answers, columns[self.column], strict=True)
-        ]
+        return exact_match_reward(completions, columns[self.column])
 
 
 @dataclass

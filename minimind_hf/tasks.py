@@ -2,14 +2,15 @@
 """reasoning-gym's tasks: over a hundred procedurally generated problems, each with its own scorer.
 
 A task is named by a string, `reasoning_gym:NAME,size=500,difficulty=2,max_terms=3`: `size` problems, the levels of the
-task's curriculum up to `difficulty`, and any field of the task's own config. A problem is a pure function of that
-string and its number, so that prompts carry no more than both and the scorer makes the problem anew. The package is
-optional (`pip install minimind-hf[reasoning-gym]`).
+task's curriculum up to `difficulty`, and any field of the task's own config; lists are written `operators=[+,-]`. A
+problem is a pure function of that string and its number, so that prompts carry no more than both and the scorer makes
+the problem anew. The package is optional (`pip install minimind-hf[reasoning-gym]`).
 """
 
 import importlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -51,7 +52,7 @@ def parse_task(source: str) -> TaskSpec:
     Raises:
         TaskError: If it is no such string.
     """
-    name, *pairs = source.removeprefix(PREFIX).split(",")
+    name, *pairs = _split(source.removeprefix(PREFIX), source)
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -60,7 +61,7 @@ def parse_task(source: str) -> TaskSpec:
                 f"{source!r} does not name a task: write {PREFIX}NAME,KEY=VALUE,..., for example "
                 f"{PREFIX}chain_sum,size=500,difficulty=1."
             )
-        values[key.strip()] = _value(text.strip())
+        values[key.strip()] = _value(text.strip(), source)
     own = {key: values.pop(key) for key in ("size", "seed", "difficulty", "system") if key in values}
     for key in ("size", "seed", "difficulty"):
         if key in own and (not isinstance(own[key], int) or own[key] < (1 if key == "size" else 0)):
@@ -68,11 +69,37 @@ def parse_task(source: str) -> TaskSpec:
     return TaskSpec(name, options=tuple(sorted(values.items())), **own)
 
 
-def _value(text: str) -> Any:
+def _split(text: str, source: str) -> list[str]:
+    """Splits at the commas that stand in no list."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+        if depth < 0:
+            break
+    if depth != 0:
+        raise TaskError(f"{source!r} does not name a task: its brackets do not pair. A list is written [A,B].")
+    return parts
+
+
+def _value(text: str, source: str) -> Any:
+    """What a value stands for: JSON, or a list of bare words, or a word. Lists become tuples, which can be hashed."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
+        if text.startswith("[") and text.endswith("]"):
+            return tuple(_value(part.strip(), source) for part in _split(text[1:-1], source))
         return {"True": True, "False": False, "None": None}.get(text, text)
+    return _hashable(value, source)
+
+
+def _hashable(value: Any, source: str) -> Any:
+    if isinstance(value, dict):
+        raise TaskError(f"{source!r}: {value} is a mapping, which no option can be here. Use a task without it.")
+    return tuple(_hashable(item, source) for item in value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=32)
@@ -92,17 +119,34 @@ def make_task(spec: TaskSpec, held_out: bool = False) -> Any:
             f"reasoning-gym has no task {spec.name!r}{f'; near it are {near}' if near else ''}. See "
             "reasoning_gym.factory.DATASETS for all of them."
         )
+    known = {each.name: each for each in fields(gym.factory.DATASETS[spec.name][1])}
     config = {**_difficulty(gym, spec), **dict(spec.options), "size": spec.size}
-    known = {each.name for each in fields(gym.factory.DATASETS[spec.name][1])}
-    unknown = sorted(set(config) - known)
+    unknown = sorted(set(config) - set(known))
     if unknown:
-        raise TaskError(f"The task {spec.name!r} has no option {unknown[0]!r}; it has {sorted(known - {'seed'})}.")
+        raise TaskError(
+            f"The task {spec.name!r} has no option {unknown[0]!r}; it has {sorted(set(known) - {'seed'})}."
+        )
     try:
+        config |= {name: _fitting(known[name], value) for name, value in spec.options}
         return gym.create_dataset(spec.name, seed=spec.seed + held_out * _HELD_OUT_SEED, **config)
     except (AssertionError, TypeError, ValueError) as error:
         raise TaskError(
             f"The options of the task {spec.name!r} do not fit together: {error}. Change {config}."
         ) from error
+
+
+def _fitting(option: Field, value: Any) -> Any:
+    """A list as the config has it: a list or a tuple, of its enumeration if it has one."""
+    default = option.default_factory() if option.default_factory is not MISSING else option.default
+    is_list = isinstance(default, list | tuple)
+    if not isinstance(value, tuple):
+        if is_list and value is not None:
+            raise ValueError(f"{option.name} is a list, so write {option.name}=[{value}]")
+        return value
+    kind = type(default[0]) if is_list and default else None
+    if kind is not None and issubclass(kind, Enum):
+        value = tuple(kind(item) for item in value)
+    return value if isinstance(default, tuple) else list(value)
 
 
 def _difficulty(gym: ModuleType, spec: TaskSpec) -> dict[str, Any]:

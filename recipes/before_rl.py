@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import datasets
-from common import check_is_folder, model_init_kwargs
+from common import check_is_folder, model_init_kwargs, split_config
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 
 ROUTER_LOGITS = "output_router_logits"
+MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
+
+Check = Callable[[Mapping[str, Any], str], object]
+Encode = Callable[[Mapping[str, Any], int], dict[str, Any]]
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Recipe:
     """One run of a trl trainer on MiniMind's data, from arguments to the saved folder.
 
     Args:
+        name (`str`): Of the recipe, for its last line.
         config_class: Settings of the trainer.
         arguments (`Sequence[str]`, *optional*): Command line; unset, that of the process.
         data_class: Arguments about the data.
@@ -44,13 +49,16 @@ class Recipe:
 
     def __init__(
         self,
+        name: str,
         config_class: type[TrainingArguments],
         arguments: Sequence[str] | None = None,
         data_class: type[DataArguments] = DataArguments,
     ):
+        self._name = name
         self._start = time.perf_counter()
         parser = TrlParser((data_class, config_class, ModelConfig))
         given = list(sys.argv[1:] if arguments is None else arguments)
+        _avoid_deprecated_default(parser, given)
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one by --model_name_or_path FOLDER.")
@@ -72,12 +80,35 @@ class Recipe:
         self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
         return model
 
-    def load_data(
-        self,
-        check: Callable[[Mapping[str, Any], str], object],
-        encode: Callable[[datasets.Dataset], datasets.Dataset],
-    ) -> dict[str, datasets.Dataset | None]:
-        """Training and, if the settings ask for evaluations, evaluation data, checked and encoded."""
+    def run(self, trainer_class: type[Trainer], model: PreTrainedModel, check: Check, encode: Encode) -> None:
+        """Trains on the data, saves, and prints one JSON line.
+
+        Args:
+            trainer_class: One of trl's.
+            model (`PreTrainedModel`): What is trained.
+            check (`Callable`): Looks at a row before anything is encoded, and is told where it stands.
+            encode (`Callable`): Turns a row and its number into what the trainer takes.
+        """
+        trainer = trainer_class(
+            model=model,
+            args=self.args,
+            processing_class=self.tokenizer,
+            peft_config=get_peft_config(self.model_config),
+            **self._load_data(check, encode),
+        )
+        trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
+        config = trainer.accelerator.unwrap_model(trainer.model).config
+        if hasattr(config, ROUTER_LOGITS):
+            setattr(config, ROUTER_LOGITS, self._router_logits)  # trl switches them on for training
+        trainer.save_model(self.args.output_dir)
+        if self.args.push_to_hub:
+            trainer.push_to_hub(dataset_name=self.data.dataset_name)
+        trainer.end()
+        if trainer.is_world_process_zero():
+            print(json.dumps(self._result(trainer, trained.training_loss)), flush=True)
+
+    def _load_data(self, check: Check, encode: Encode) -> dict[str, datasets.Dataset]:
+        """Training and, if the settings ask for evaluations, evaluation data."""
         data = self.data
         sets = {"train_dataset": self._load(data.dataset_name, data.dataset_train_split, check, encode)}
         if self.args.eval_strategy != "no":
@@ -86,32 +117,26 @@ class Recipe:
             sets["eval_dataset"] = self._load(source, split, check, encode)
         return sets
 
-    def _load(self, source: str, split: str, check: Callable, encode: Callable) -> datasets.Dataset:
-        return encode(load_rows(source, check, name=self.data.dataset_config, split=split))
+    def _load(self, source: str, split: str, check: Check, encode: Encode) -> datasets.Dataset:
+        rows = load_rows(source, check, name=self.data.dataset_config, split=split)
+        return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Encoding")
 
-    @property
-    def peft_config(self):
-        return get_peft_config(self.model_config)
-
-    def run(self, trainer: Trainer, what: str) -> None:
-        """Trains, saves, and prints one JSON line."""
-        trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
-        config = trainer.accelerator.unwrap_model(trainer.model).config
-        if hasattr(config, ROUTER_LOGITS):
-            setattr(config, ROUTER_LOGITS, self._router_logits)  # trl switches them on for training
-        trainer.save_model(self.args.output_dir)
+    def _result(self, trainer: Trainer, train_loss: float) -> dict[str, Any]:
         last = {name: value for log in trainer.state.log_history for name, value in log.items()}
-        if self.args.push_to_hub:
-            trainer.push_to_hub(dataset_name=self.data.dataset_name)
-        trainer.end()
-        if trainer.is_world_process_zero():
-            wanted = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
-            result = {
-                "recipe": what,
-                "steps": trainer.state.global_step,
-                "train_loss": round(trained.training_loss, 4),
-                **{name: round(last[name], 4) for name in wanted if name in last},
-                "seconds": round(time.perf_counter() - self._start, 1),
-                "output_dir": self.args.output_dir,
-            }
-            print(json.dumps(result), flush=True)
+        return {
+            "recipe": self._name,
+            "steps": trainer.state.global_step,
+            "train_loss": round(train_loss, 4),
+            **{name: round(last[name], 4) for name in MEASURES if name in last},
+            "seconds": round(time.perf_counter() - self._start, 1),
+            "output_dir": self.args.output_dir,
+        }
+
+
+def _avoid_deprecated_default(parser: TrlParser, given: Sequence[str]) -> None:
+    """trl's default stands under a name that transformers warns of; where neither is given, the new name takes it."""
+    flags, config = split_config(given)
+    if any("gradient_checkpointing" in name for name in (*flags, *config)):
+        return
+    default = parser.get_default("gradient_checkpointing")
+    parser.set_defaults_with_config(gradient_checkpointing=None, activation_checkpointing=default)

@@ -16,9 +16,10 @@ import embedded_task
 import yaml
 from accelerate import PartialState
 from transformers import Trainer
-from trl import ModelConfig, TrlParser, get_quantization_config
+from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
+from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.card import model_card
 from minimind_hf.trainer.html_report import write_report
 from minimind_hf.trainer.report import plot_reward_curve
@@ -93,13 +94,19 @@ def parse_arguments(
     return parser.parse_args_and_config(arguments)
 
 
-def _means_embedded_task(parser: TrlParser, arguments: list[str]) -> bool:
+def split_config(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Flags without `--config`, and what its file says."""
     flags = list(arguments)
-    given = {}
-    if "--config" in flags:
-        position = flags.index("--config")
-        given = yaml.safe_load(Path(flags[position + 1]).read_text()) or {}
-        del flags[position : position + 2]
+    if "--config" not in flags:
+        return flags, {}
+    position = flags.index("--config")
+    _, path = flags[position : position + 2]
+    del flags[position : position + 2]
+    return flags, yaml.safe_load(Path(path).read_text()) or {}
+
+
+def _means_embedded_task(parser: TrlParser, arguments: list[str]) -> bool:
+    flags, given = split_config(arguments)
     namespace, _ = parser.parse_known_args(flags)
     names = ("model_name_or_path", "dataset_name")
     return not any(getattr(namespace, name) or given.get(name) for name in names)
@@ -183,6 +190,18 @@ def _embedded_task(script: ScriptArguments, args: RLConfig, rewards: list[str]) 
         train_dataset=embedded_task.as_dataset(train),
         eval_dataset=embedded_task.as_dataset(held_out),
         accuracy_before=accuracy,
+    )
+
+
+def make_trainer(trainer_class: type[RLTrainer], task: Task, args: RLConfig, model: ModelConfig) -> RLTrainer:
+    """The trainer for a task, with adapters if the model's flags ask for them."""
+    return trainer_class(
+        model=task.model,
+        reward_funcs=task.reward_funcs,
+        args=args,
+        train_dataset=task.train_dataset,
+        eval_dataset=task.eval_dataset,
+        peft_config=get_peft_config(model),
     )
 
 

@@ -8,9 +8,9 @@ A row has `chosen` and `rejected`, two conversations that differ in their last m
 file of --config.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import datasets
 from before_rl import Recipe
 from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer
@@ -19,25 +19,13 @@ from minimind_hf.data.supervised import ConversationRenderer, parse_preference, 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    recipe = Recipe(DPOConfig, arguments)
+    recipe = Recipe("dpo", DPOConfig, arguments)
     renderer = ConversationRenderer(recipe.tokenizer)
 
-    def encode(rows: datasets.Dataset) -> datasets.Dataset:
-        return rows.map(
-            lambda row, index: preference_texts(row, index, renderer),
-            with_indices=True,
-            remove_columns=rows.column_names,
-            desc="Rendering",
-        )
+    def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        return preference_texts(row, index, renderer)
 
-    trainer = DPOTrainer(
-        model=recipe.load_model(AutoModelForCausalLM),
-        args=recipe.args,
-        processing_class=recipe.tokenizer,
-        peft_config=recipe.peft_config,
-        **recipe.load_data(parse_preference, encode),
-    )
-    recipe.run(trainer, "dpo")
+    recipe.run(DPOTrainer, recipe.load_model(AutoModelForCausalLM), parse_preference, encode)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,8 @@ object; its accuracies are those on held-out prompts of the embedded task, else 
 import time
 from collections.abc import Sequence
 
-from common import finish, parse_arguments, prepare_task, print_result
+from common import finish, make_trainer, parse_arguments, prepare_task, print_result
 from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
-from trl import get_peft_config
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 
@@ -53,14 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     script, args, model = parse_arguments(GRPOConfig, EMBEDDED_DEFAULTS, arguments)
     task = prepare_task(script, args, model)
-    trainer = GRPOTrainer(
-        model=task.model,
-        reward_funcs=task.reward_funcs,
-        args=args,
-        train_dataset=task.train_dataset,
-        eval_dataset=task.eval_dataset,
-        peft_config=get_peft_config(model),
-    )
+    trainer = make_trainer(GRPOTrainer, task, args, model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     accuracy = finish(trainer, task)
     trainer.end()

@@ -25,10 +25,9 @@ null.
 import time
 from collections.abc import Sequence
 
-from common import finish, parse_arguments, prepare_task, print_result
+from common import finish, make_trainer, parse_arguments, prepare_task, print_result
 from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
 from transformers import Trainer
-from trl import get_peft_config
 
 from minimind_hf import PPOConfig, PPOTrainer
 
@@ -66,14 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     script, args, model = parse_arguments(PPOConfig, EMBEDDED_DEFAULTS, arguments)
     task = prepare_task(script, args, model)
-    trainer = PPOTrainer(
-        model=task.model,
-        reward_funcs=task.reward_funcs,
-        args=args,
-        train_dataset=task.train_dataset,
-        eval_dataset=task.eval_dataset,
-        peft_config=get_peft_config(model),
-    )
+    trainer = make_trainer(PPOTrainer, task, args, model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     accuracy = finish(trainer, task)
     print_critic(trainer)

@@ -9,10 +9,10 @@ rendering is that of `minimind_hf.rewards.RewardModel`, which leaves thoughts ou
 Any setting of trl's RewardConfig may be given by its flag or in the yaml file of --config.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import datasets
 from before_rl import DataArguments, Recipe
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
@@ -30,27 +30,16 @@ class RewardArguments(DataArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    recipe = Recipe(RewardConfig, arguments, RewardArguments)
+    recipe = Recipe("reward", RewardConfig, arguments, RewardArguments)
+    recipe.model_config.lora_task_type = "SEQ_CLS"  # adapters bring the new head with them
     renderer = ConversationRenderer(recipe.tokenizer)
 
-    def encode(rows: datasets.Dataset) -> datasets.Dataset:
-        return rows.map(
-            lambda row, index: preference_ids(row, index, renderer, recipe.data.answer_only),
-            with_indices=True,
-            remove_columns=rows.column_names,
-            desc="Encoding",
-        )
+    def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        return preference_ids(row, index, renderer, recipe.data.answer_only)
 
     model = recipe.load_model(AutoModelForSequenceClassification, num_labels=1)
     model.config.pad_token_id = recipe.tokenizer.pad_token_id  # the score is read at the last token that is not this
-    trainer = RewardTrainer(
-        model=model,
-        args=recipe.args,
-        processing_class=recipe.tokenizer,
-        peft_config=recipe.peft_config,
-        **recipe.load_data(parse_preference, encode),
-    )
-    recipe.run(trainer, "reward")
+    recipe.run(RewardTrainer, model, parse_preference, encode)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ thoughts (`reasoning_content`, or <think> in the content) and `tool_calls` inclu
 `tools`. Any setting of trl's SFTConfig may be given by its flag or in the yaml file of --config.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import datasets
 from before_rl import DataArguments, Recipe
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
@@ -36,29 +36,17 @@ class SFTArguments(DataArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    recipe = Recipe(SFTConfig, arguments, SFTArguments)
+    recipe = Recipe("sft", SFTConfig, arguments, SFTArguments)
     renderer = ConversationRenderer(recipe.tokenizer)
+    ratio, seed = recipe.data.system_prompt_ratio, recipe.args.seed
 
-    def encode(rows: datasets.Dataset) -> datasets.Dataset:
-        kind = example_kind(rows.column_names)
-        options = {"remove_columns": rows.column_names, "desc": "Encoding"}
+    def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        kind = example_kind(row)
         if kind == "text":
-            return rows.map(lambda row: encode_text(row, recipe.tokenizer), **options)
-        ratio, seed = recipe.data.system_prompt_ratio, recipe.args.seed
-        return rows.map(
-            lambda row, index: encode_conversation(row, index, renderer, kind, ratio, seed),
-            with_indices=True,
-            **options,
-        )
+            return encode_text(row, recipe.tokenizer)
+        return encode_conversation(row, index, renderer, kind, ratio, seed)
 
-    trainer = SFTTrainer(
-        model=recipe.load_model(AutoModelForCausalLM),
-        args=recipe.args,
-        processing_class=recipe.tokenizer,
-        peft_config=recipe.peft_config,
-        **recipe.load_data(check_example, encode),
-    )
-    recipe.run(trainer, "sft")
+    recipe.run(SFTTrainer, recipe.load_model(AutoModelForCausalLM), check_example, encode)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from tiny import make_policy, make_tokenizer
 
 from minimind_hf.cli import main
 from minimind_hf.evaluation import Answers, EvalSettings, ExactMatch, as_table, estimate, summary
+from minimind_hf.rewards.builtin import built_in_reward
 
 
 def test_estimate_by_hand():
@@ -40,10 +41,13 @@ def test_difference_is_taken_prompt_by_prompt():
     assert as_table([first, second], "t").row_count == 1
 
 
-def test_exact_match_looks_at_the_answer_alone():
+def test_exact_match_is_the_reward_of_that_name():
     score = ExactMatch("solution")
-    completions = [[{"role": "assistant", "content": text}] for text in ("7</think> 42\n", "42 it is", "42")]
-    assert score(completions=completions, solution=[42, "42", "42"]) == [1.0, 0.0, 1.0]
+    texts = ("7</think> 42\n", "42 it is", "42", "so it is\n#### 42", "New  York", "42")
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    solutions = [42, "42", "42", "42", "New York", None]
+    assert score(completions=completions, solution=solutions) == [1.0, 0.0, 1.0, 1.0, 1.0, None]
+    assert built_in_reward("exact_match")(completions, solutions) == score(completions=completions, solution=solutions)
     with pytest.raises(ValueError, match="needs the column 'solution'"):
         score(completions=completions, answer=["1", "2", "3"])
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from peft import PeftConfig, PeftModelForSequenceClassification, load_peft_weights
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -19,6 +20,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from .rules import Completion, answer_part, completion_text
 
@@ -88,7 +90,7 @@ class RewardModel:
         """Loads a reward model and its tokenizer.
 
         Args:
-            path (`str`): Folder or hub name.
+            path (`str`): Folder or hub name, of a model or of adapters, which are merged into their base.
             trust_remote_code (`bool`, *optional*, defaults to `False`): Whether code that comes with the model may
             run.
             device (`str` or `torch.device`, *optional*): Where the model is put.
@@ -224,20 +226,16 @@ def _with_answer(messages: list[dict[str, Any]], answer: str) -> list[dict[str, 
 
 
 def _load_model(path: str, trust_remote_code: bool, dtype: str | torch.dtype | None) -> torch.nn.Module:
-    dtype_kwargs = {} if dtype is None else {"dtype": dtype}
+    options = {"trust_remote_code": trust_remote_code} | ({} if dtype is None else {"dtype": dtype})
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        remote_classes = getattr(config, "auto_map", None) or {}
-        if trust_remote_code and "AutoModel" in remote_classes and _CLASSIFIER not in remote_classes:
-            model = AutoModel.from_pretrained(path, trust_remote_code=True, **dtype_kwargs)
-            missing = []
+        if find_adapter_config_file(path) is not None:
+            model, missing = _load_adapters(path, options)
+        elif trust_remote_code and _scores_by_own_code(path):
+            model, missing = AutoModel.from_pretrained(path, **options), []
             if not callable(getattr(model, "get_score", None)):
                 raise TypeError(f"its class {type(model).__name__} has no `get_score(tokenizer, messages)`.")
         else:
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                path, trust_remote_code=trust_remote_code, output_loading_info=True, **dtype_kwargs
-            )
-            missing = sorted(report["missing_keys"])
+            model, missing = _load_classifier(path, options)
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
         raise _cannot_load("reward model", path, error) from error
     if missing:
@@ -246,6 +244,31 @@ def _load_model(path: str, trust_remote_code: bool, dtype: str | torch.dtype | N
             "random, and so would the rewards. Give the path of a model trained as a reward model."
         )
     return model
+
+
+def _scores_by_own_code(path: str) -> bool:
+    config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+    remote_classes = getattr(config, "auto_map", None) or {}
+    return "AutoModel" in remote_classes and _CLASSIFIER not in remote_classes
+
+
+def _load_classifier(path: str, options: dict[str, Any]) -> tuple[torch.nn.Module, list[str]]:
+    """The model, and the names of its weights that the checkpoint lacks."""
+    model, report = AutoModelForSequenceClassification.from_pretrained(path, output_loading_info=True, **options)
+    return model, sorted(report["missing_keys"])
+
+
+def _load_adapters(path: str, options: dict[str, Any]) -> tuple[torch.nn.Module, list[str]]:
+    """The base with the adapters merged in, and the names of weights that both lack: adapters may bring the head."""
+    base_path = PeftConfig.from_pretrained(path).base_model_name_or_path
+    base, missing = _load_classifier(base_path, options | {"num_labels": 1})
+    brought = load_peft_weights(path, device="cpu")
+    lacking = [name for name in missing if not any(key.endswith(f".{name}") for key in brought)]
+    if lacking:
+        return base, lacking
+    model = PeftModelForSequenceClassification.from_pretrained(base, path).merge_and_unload()
+    model.config._name_or_path = path  # names the signal
+    return model, []
 
 
 def _cannot_load(what: str, path: str, error: Exception) -> RewardModelError:

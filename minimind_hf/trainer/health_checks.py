@@ -20,9 +20,7 @@ class Limits:
     reward_fall_share: float = 0.5  # of the reward's std at the start: a fall that matters
     significance: float = 4.0  # standard errors that a fall must exceed, and half of them a rise
     groups_without_variance: float = 0.9  # share of the groups
-    solved_share: float = (
-        0.5  # of the way from the reward at the start to the highest one given: a task that is solved
-    )
+    solved_share: float = 0.5  # of the way from the reward at the start to the highest one: a solved task
     few: int = 5  # logs that must agree where a run is lost quickly
     some: int = 10  # logs that must agree elsewhere
     kl_to_reference: float = 1.0  # nats per token

@@ -41,6 +41,50 @@ def test_the_scorer_of_the_task_is_the_reward():
     assert 0 < partial < 1
 
 
+@pytest.mark.parametrize(
+    ("options", "field", "expected"),
+    [
+        ("basic_arithmetic,operators=[+,-]", "operators", ["+", "-"]),
+        ('basic_arithmetic,size=9,operators=["*"],max_terms=3', "operators", ["*"]),
+        ("simple_equations,operators_weights=[0.5,0.5,0]", "operators_weights", [0.5, 0.5, 0]),
+        ("fraction_simplification,styles=[plain,latex_inline]", "styles", ("plain", "latex_inline")),
+        ("polynomial_multiplication,variables=[x,y]", "variables", ("x", "y")),
+        ("calendar_arithmetic,tasks=[weekday_offset]", "tasks", ["weekday_offset"]),
+        ('arc_agi,rotations=["90","180"],mirrors=[]', "mirrors", []),
+    ],
+)
+def test_options_that_are_lists(options, field, expected):
+    source = f"reasoning_gym:{options},seed=2"
+    task = make_task(parse_task(source))
+    found = getattr(task.config, field)
+    assert (list(found), len(found)) == (list(expected), len(expected))
+    if "arc_agi" in options:
+        return  # its answers are grids
+    dataset = load_prompts(source, split="train[:3]")
+    assert score(dataset, dataset["answer"]) == [1.0] * 3
+
+
+def test_enumerations_are_taken_by_value():
+    (kind,) = make_task(parse_task("reasoning_gym:aiw,task_types=[siblings]")).config.task_types
+    assert kind.name == "SIBLINGS"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("basic_arithmetic,operators=+", r"operators is a list, so write operators=\[\+\]"),
+        ("basic_arithmetic,operators=[+,-", "brackets do not pair"),
+        ("basic_arithmetic,operators=+]", "brackets do not pair"),
+        ("basic_arithmetic,operators=[%]", "operators"),
+        ("aiw,task_types=[cousins]", "'cousins' is not a valid TaskType"),
+        ('composite,datasets=[{"name":"aiw","weight":1}]', "is a mapping"),
+    ],
+)
+def test_lists_that_cannot_be(options, message):
+    with pytest.raises(PromptError, match=message):
+        load_prompts(f"reasoning_gym:{options}")
+
+
 def test_a_task_without_a_single_right_answer():
     """The answer of another solution scores as the task's own scorer says, on the very problem that was asked."""
     dataset = load_prompts("reasoning_gym:countdown,size=5")

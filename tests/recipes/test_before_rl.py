@@ -9,11 +9,13 @@ import pytest
 import reward
 import sft
 import torch
+from before_rl import Recipe
 from journey import small_world
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from minimind_hf import MiniMindForSequenceClassification
 from minimind_hf.data import PromptError
-from minimind_hf.rewards import RewardModel
+from minimind_hf.rewards import RewardModel, RewardModelError
 
 SHORT = [
     "--max_steps", "3", "--per_device_train_batch_size", "4", "--learning_rate", "1e-2", "--use_cpu",
@@ -65,6 +67,17 @@ def test_supervised(world, tmp_path, capsys, data):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == embeddings(tmp_path / "out").shape[0]
 
 
+def test_checkpointing_may_be_given_by_either_name(world, tmp_path, recwarn):
+    places = ["--model_name_or_path", str(world / "new"), "--dataset_name", "x.jsonl", "--output_dir", str(tmp_path)]
+    flags = [*places, "--use_cpu", "--bf16", "false"]
+    expected = {(): True, ("--gradient_checkpointing", "false"): False, ("--activation_checkpointing", "false"): False}
+    for given, checkpoints in expected.items():
+        recwarn.clear()
+        assert Recipe("sft", sft.SFTConfig, [*flags, *given]).args.activation_checkpointing is checkpoints
+        warned = any("gradient_checkpointing" in str(warning.message) for warning in recwarn)
+        assert warned == ("--gradient_checkpointing" in given)
+
+
 def test_supervised_mixture_of_experts(world, tmp_path, capsys):
     new_model.main([str(tmp_path / "moe"), "--tokenizer", str(world / "new"), "--config", *SMALL, "use_moe=true"])
     train(sft, world, tmp_path / "moe", "sft", tmp_path / "out")
@@ -77,6 +90,8 @@ def test_supervised_mixture_of_experts(world, tmp_path, capsys):
 def test_supervised_with_adapters(world, tmp_path, capsys):
     train(sft, world, "new", "sft", tmp_path / "out", "--use_peft", "--lora_target_modules", "all-linear")
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+    with pytest.raises(RewardModelError, match=r"lacks the weights \['score.weight'\]"):
+        RewardModel.from_pretrained(str(tmp_path / "out"))
 
 
 def test_preferences_train_the_policy(world, tmp_path, capsys):
@@ -87,11 +102,13 @@ def test_preferences_train_the_policy(world, tmp_path, capsys):
     assert not torch.equal(embeddings(tmp_path / "out"), embeddings(world / "new"))
 
 
-def test_preferences_train_a_reward_model_that_the_rewards_can_load(world, tmp_path, capsys):
-    train(reward, world, "new", "preferences", tmp_path / "out", "--max_steps", "25")
+@pytest.mark.parametrize("adapters", [[], ["--use_peft", "--lora_target_modules", "all-linear"]])
+def test_preferences_train_a_reward_model_that_the_rewards_can_load(world, tmp_path, capsys, adapters):
+    train(reward, world, "new", "preferences", tmp_path / "out", "--max_steps", "25", *adapters)
     assert last_line(capsys)["recipe"] == "reward"
+    assert (tmp_path / "out" / "adapter_config.json").is_file() == bool(adapters)
     judge = RewardModel.from_pretrained(str(tmp_path / "out"))
-    assert isinstance(judge.model, type(AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")))
+    assert isinstance(judge.model, MiniMindForSequenceClassification) and judge.name == "out"
     question = [{"role": "user", "content": "12 + 30 = ?"}]
     curt, courteous = judge(
         [question] * 2,

@@ -9,7 +9,7 @@ import zlib
 import pytest
 import torch
 from ppo_tools import make_trainer as make_ppo
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer
+from tiny import ScriptedEngine, make_prompts, make_tokenizer
 from transformers import TrainerCallback
 
 from minimind_hf.trainer.health import EPISODE_ENDS_AFTER, HealthMessage, HealthMonitor, read_health

@@ -145,7 +145,9 @@ BAD_RUNS = {
         ("critic_loss_not_falling",),
         lambda make, folder: with_critic_at_zero(ppo().make(make, folder)),
     ),
-    "an engine with stale weights": grpo("engine_mismatch", engine=StaleEngine(), max_steps=8, learning_rate=0.5, reward=noise, max_grad_norm=1.0),
+    "an engine with stale weights": grpo(
+        "engine_mismatch", engine=StaleEngine(), reward=noise, max_steps=8, learning_rate=0.5, max_grad_norm=1.0
+    ),
 }  # fmt: skip
 
 
