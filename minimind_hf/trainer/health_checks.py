@@ -169,7 +169,7 @@ def no_group_variance(curves: Curves, limits: Limits) -> str | None:
 def reward_hacking(curves: Curves, limits: Limits) -> str | None:
     if not has_risen(curves, limits):
         return None
-    kl = curves.last("kl_ref", limits.few)
+    kl = curves.last("kl_ref", limits.some)
     if kl and median(kl) > limits.kl_to_reference:
         return f"the reward rises while kl_ref is {median(kl):.3g} (bound {limits.kl_to_reference:g})"
     if _text_has_broken(curves, limits):
@@ -179,10 +179,10 @@ def reward_hacking(curves: Curves, limits: Limits) -> str | None:
 
 
 def kl_growing(curves: Curves, limits: Limits) -> str | None:
-    kl = curves.last("kl_ref", limits.few)
+    kl = curves.last("kl_ref", limits.some)  # one token alone can make the mean of a small batch large
     if not kl or median(kl) <= limits.kl_to_reference or has_risen(curves, limits):
         return None
-    return f"kl_ref is {median(kl):.3g} nats per token over the last {limits.few} logs"
+    return f"the median kl_ref of the last {limits.some} logs is {median(kl):.3g} nats per token"
 
 
 def nothing_learned(curves: Curves, limits: Limits) -> str | None:

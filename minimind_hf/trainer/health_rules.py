@@ -116,8 +116,8 @@ RULES: tuple[Rule, ...] = (
         "reward_hacking",
         "The reward is being hacked",
         checks.reward_hacking,
-        f"the reward has risen, and kl_ref is above {LIMITS.kl_to_reference:g}, or the completions have begun to "
-        "repeat themselves",
+        f"the reward has risen, and the median kl_ref of {LIMITS.some} logs is above {LIMITS.kl_to_reference:g}, or "
+        "the completions have begun to repeat themselves",
         "The policy has found a text that scores well and is no longer language: the reward says something else than "
         "what is meant.",
         (
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         "kl_growing",
         "The policy drifts away from its reference",
         checks.kl_growing,
-        f"the median kl_ref of {LIMITS.few} logs is above {LIMITS.kl_to_reference:g} nats per token, and the reward "
+        f"the median kl_ref of {LIMITS.some} logs is above {LIMITS.kl_to_reference:g} nats per token, and the reward "
         "has not risen for it",
         "The policy moves, but not towards reward.",
         ("lower learning_rate", "raise beta (GRPO) or kl_coef (PPO)"),

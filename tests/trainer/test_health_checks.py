@@ -79,7 +79,7 @@ GOOD = {
         {"reward": RISING, "completions__repetition": 0.6},  # repeated itself before
     ],
     "kl_growing": [
-        {"reward": noisy(1.0, 40), "kl_ref": [0.1] * 38 + [50.0, 50.0]},  # two outliers
+        {"reward": noisy(1.0, 40), "kl_ref": [0.1] * 30 + [11.0, 2.4, 0.1, 0.2, 6.6] + [0.2] * 5},  # single tokens
         {"reward": RISING, "kl_ref": line(0.0, 3.0, 40)},  # for reward: reward_hacking
     ],
     "nothing_learned": [
