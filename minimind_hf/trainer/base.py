@@ -67,7 +67,7 @@ from .saving import SavingTrainer
 from .sharding import check_mode, whole_weights
 from .step_watch import StepWatch
 from .text_measures import repetition, thinking_closed
-from .token_budget import split_by_tokens
+from .token_budget import score_in_parts, split_by_tokens
 
 logger = logging.get_logger(__name__)
 
@@ -154,6 +154,7 @@ class RLTrainer(SavingTrainer):
             args.num_completions_to_print,
             args.log_unique_prompts,
         )
+        self._next_debug_step = 0
         self._checkpoint_to_resume: str | None = None
         self._nothing_to_learn = False
         self._skipping: bool | None = None  # whether the update that is due is skipped, once that is decided
@@ -390,7 +391,8 @@ class RLTrainer(SavingTrainer):
         step = self.state.global_step
         if self.is_world_process_zero():
             self._samples.add(experience, step)
-        if self.args.debug_mode and step % self.args.debug_interval == 0 and self.is_world_process_zero():
+        if self.args.debug_mode and step >= self._next_debug_step and self.is_world_process_zero():
+            self._next_debug_step = step - step % self.args.debug_interval + self.args.debug_interval
             print_debug(experience, self._scorer.names, self.processing_class, step)
 
     def _prepare_inputs(self, inputs: MicroBatch | list[int]) -> MicroBatch | list[int]:
@@ -403,7 +405,7 @@ class RLTrainer(SavingTrainer):
         )
 
     def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
-        """Cuts a micro-batch into what is computed at a time."""
+        """Cuts a batch into what is computed at a time."""
         budget = self.args.max_tokens_per_microbatch
         parts = split_by_tokens(batch, budget)
         if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
@@ -412,8 +414,13 @@ class RLTrainer(SavingTrainer):
         count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
         return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
 
+    def _scored(self, batch: MicroBatch, score: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """Scores the tokens of a batch, as many at a time as the update computes."""
+        return score_in_parts(batch, self._parts, score)
+
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
         *parts, last = self._parts(inputs)
+        self._step_watch.begin_micro_batch(inputs)
         synchronizes = self.accelerator.sync_gradients
         with self._metrics.phase("update"):
             losses = []
@@ -423,7 +430,6 @@ class RLTrainer(SavingTrainer):
                     losses.append(super().training_step(model, part, num_items_in_batch))
             self.accelerator.gradient_state._set_sync_gradients(synchronizes)
             loss = sum(losses, start=super().training_step(model, last, num_items_in_batch))
-        self._step_watch.add_loss(loss, inputs)
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor | float:
@@ -441,6 +447,7 @@ class RLTrainer(SavingTrainer):
         if return_outputs:
             raise ValueError(f"{type(self).__name__} computes its loss from many passes and has no outputs to return.")
         loss = self._loss(model, inputs, num_items_in_batch, self._metrics)
+        self._step_watch.add_loss(loss)
         # Gradients are averaged over processes, while the denominator counts all of them.
         return loss * self.accelerator.num_processes
 
@@ -467,7 +474,8 @@ class RLTrainer(SavingTrainer):
             experience = self._collect(prompts, self._num_generations_eval, seed, self._eval_metrics)
             micro_batches = self._micro_batches(experience, self._eval_metrics)
             denominator = self._loss_denominator(micro_batches)
-            losses = [self._loss(model, batch, denominator, self._eval_metrics) for batch in micro_batches]
+            parts = [part for batch in micro_batches for part in self._parts(batch)]
+            losses = [self._loss(model, part, denominator, self._eval_metrics) for part in parts]
         return sum(losses).detach(), None, None
 
     # Into the Trainer: logs and resuming

@@ -150,7 +150,8 @@ class RLConfig(TrainingArguments):
     )
     max_tokens_per_microbatch: int | None = _field(
         None,
-        "Split each micro-batch into parts of at most this many tokens (a prompt counted once), balanced by length. "
+        "Compute at most this many tokens at a time (a prompt counted once), in the update and wherever completions "
+        "are scored: micro-batches are split into parts, balanced by length. "
         "The mathematics stay the same; give it a large per_device_train_batch_size. Unset: no split; but GRPO on one "
         "CPU process computes a group at a time where several exceed 1024 tokens, which costs no time there.",
     )
@@ -168,7 +169,7 @@ class RLConfig(TrainingArguments):
     num_completions_to_print: int | None = _field(None, "Rows of that table. Unset: all.")
     log_unique_prompts: bool = _field(False, "One row per prompt in that table.")
     debug_mode: bool = _field(
-        False, "Print prompts with all their completions and rewards every debug_interval steps."
+        False, "Print prompts with all their completions and rewards every debug_interval steps, at the next rollout."
     )
     debug_interval: int = _field(20, "Steps between two debug prints.")
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes between backward and update when DeepSpeed does both: clipping by model, and updates that are skipped.
+"""What comes between backward and update when DeepSpeed does both: clipping by model, and updates that are not made.
 
 accelerate calls the engine's `step` at the end of the last backward of an optimizer step, before the Trainer could
-clip or decide. So the step itself is guarded.
+clip or decide. So the step itself is guarded, and the update inside it, which comes when the norm of the gradients is
+known.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +16,16 @@ from torch import Tensor, nn
 from torch.distributed import all_reduce
 
 
-def guard_step(engine: Any, clip: Callable[[], None], skips: Callable[[], bool]) -> None:
+def guard_step(
+    engine: Any, clip: Callable[[], None], judge: Callable[[float | None], None], skips: Callable[[], bool]
+) -> None:
     """Makes the engine clip and ask before it updates.
 
     Args:
         engine (`DeepSpeedEngine`): Guarded once, however often this is called.
         clip (`Callable`): Clips the gradients in place.
+        judge (`Callable`): Raises if what was computed is not finite. Called by all processes, before anything is
+            updated: first without the norm of the gradients, and again with one that is not finite.
         skips (`Callable`): Says, in all processes alike, whether this update leaves everything as it is.
     """
     if hasattr(engine.step, "guarded"):
@@ -28,25 +34,45 @@ def guard_step(engine: Any, clip: Callable[[], None], skips: Callable[[], bool])
 
     def guarded_step(*args: Any, **kwargs: Any) -> None:
         clip()
-        if skips():
-            with _holding_still(engine):
-                step(*args, **kwargs)
-        else:
+        judge(None)
+        with _holding_still(engine) if skips() else _judging_norm(engine, judge):
             step(*args, **kwargs)
 
     guarded_step.guarded = True
     engine.step = guarded_step
 
 
-@contextmanager
-def _holding_still(engine: Any) -> Iterator[None]:
+def _holding_still(engine: Any) -> Any:
     """DeepSpeed drops the gradients as after any step, but the optimizer inside moves neither weights nor momentum."""
+    return _updating_by(engine, lambda *args, **kwargs: None)
+
+
+def _judging_norm(engine: Any, judge: Callable[[float | None], None]) -> Any:
+    """In bfloat16 DeepSpeed updates whatever the gradients are; in other precisions it passes over bad ones itself."""
+    update = engine.optimizer.optimizer.step
+
+    def judged_update(*args: Any, **kwargs: Any) -> Any:
+        norm = engine.optimizer._global_grad_norm  # the same in all processes
+        if norm is not None and not math.isfinite(norm):
+            judge(float(norm))
+        return update(*args, **kwargs)
+
+    return _updating_by(engine, judged_update)
+
+
+@contextmanager
+def _updating_by(engine: Any, update: Callable) -> Iterator[None]:
+    """The optimizer inside, which DeepSpeed calls once per group of parameters, updates by this meanwhile."""
     inner = engine.optimizer.optimizer
-    inner.step = lambda *args, **kwargs: None
+    before = vars(inner).get("step")  # a schedule may have put its own there
+    inner.step = update
     try:
         yield
     finally:
-        del inner.step
+        if before is None:
+            del inner.step
+        else:
+            inner.step = before
 
 
 @torch.no_grad()

@@ -144,7 +144,7 @@ class GRPOTrainer(RLTrainer):
         return micro_batches
 
     def _policy_logps(self, batch: MicroBatch) -> Tensor:
-        return self._scores(self.model_wrapped, batch).logps
+        return self._scored(batch, lambda part: self._scores(self.model_wrapped, part).logps)
 
     def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
         return self._micro_batches(experience, metrics) * self.args.num_iterations
@@ -153,7 +153,7 @@ class GRPOTrainer(RLTrainer):
     def _add_reference_logps(self, micro_batches: list[MicroBatch]) -> None:
         with self._reference.scoring(self.model_wrapped, self.accelerator) as model:
             for batch in micro_batches:
-                batch["ref_logps"] = self._scores(model, batch).logps
+                batch["ref_logps"] = self._scored(batch, lambda part: self._scores(model, part).logps)
 
     def _scores(self, model: nn.Module, batch: MicroBatch, **options: bool):
         return score_completions(model, batch, self.args.temperature, self.layout, **options)
@@ -161,10 +161,11 @@ class GRPOTrainer(RLTrainer):
     def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
         """Computes few groups at a time on one CPU process, unless told otherwise: it takes less memory, not longer.
 
-        Not so with a router's loss, which is one of all tokens of a micro-batch.
+        Not so with a router's loss or a quantile of entropies, which are of all tokens of a micro-batch.
         """
         is_one_cpu = self.accelerator.num_processes == 1 and self.accelerator.device.type == "cpu"
-        if self.args.max_tokens_per_microbatch is None and is_one_cpu and self._router_loss_coefficient == 0:
+        of_all_tokens = self._router_loss_coefficient > 0 or self.args.top_entropy_quantile < 1
+        if self.args.max_tokens_per_microbatch is None and is_one_cpu and not of_all_tokens:
             return split_by_tokens(batch, CPU_TOKENS, whole_groups=True)
         return super()._parts(batch)
 
@@ -227,6 +228,11 @@ class GRPOTrainer(RLTrainer):
         return entropy_bonus(entropy, chosen, chosen.sum()) / parts
 
     # Into the Trainer: checkpoints
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self._reference_sync is not None and self.args.should_save:
+            self._reference_sync.save(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

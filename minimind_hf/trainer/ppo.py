@@ -159,7 +159,7 @@ class PPOTrainer(RLTrainer):
         was_training = model.training
         model.eval()
         try:
-            return model(batch, with_scores=False).values
+            return self._scored(batch, lambda part: model(part, with_scores=False).values)
         finally:
             model.train(was_training)
 
@@ -167,14 +167,18 @@ class PPOTrainer(RLTrainer):
         rows = mini_batch_rows(len(batch["loss_mask"]), self.args.mini_batch_size, seed=0, iteration=0)
         logps = torch.zeros_like(batch["old_logps"])
         for part in rows:
-            output = self.model_wrapped(select_rows(batch, part), self.args.temperature, with_values=False)
-            put_rows(logps, part, output.scores.logps)
+            put_rows(logps, part, self._scored(select_rows(batch, part), self._own_logps))
         return logps
+
+    def _own_logps(self, batch: MicroBatch) -> Tensor:
+        return self.model_wrapped(batch, self.args.temperature, with_values=False).scores.logps
 
     def _reference_logps(self, reference: nn.Module, batch: MicroBatch) -> Tensor:
         if reference is self.model_wrapped:
-            return reference(batch, self.args.temperature, with_values=False).scores.logps
-        return score_completions(reference, batch, self.args.temperature, self.layout).logps
+            return self._scored(batch, self._own_logps)
+        return self._scored(
+            batch, lambda part: score_completions(reference, part, self.args.temperature, self.layout).logps
+        )
 
     def _measure(self, experience: Experience, metrics: Metrics) -> None:
         super()._measure(experience, metrics)

@@ -39,10 +39,9 @@ class ReferenceSync(SyncRefModelCallback):
     def __init__(self, reference: PreTrainedModel, accelerator: Accelerator):
         super().__init__(ref_model=reference, accelerator=accelerator)
 
-    def on_save(self, args, state, control, **kwargs):
-        if args.should_save and not args.save_only_model:
-            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / REFERENCE_FILE
-            torch.save(self._reference.state_dict(), path)
+    def save(self, checkpoint: str) -> None:
+        """Writes the reference into a checkpoint that is being made."""
+        torch.save(self._reference.state_dict(), Path(checkpoint) / REFERENCE_FILE)
 
     def load(self, checkpoint: str) -> None:
         """Takes the reference of a checkpoint.

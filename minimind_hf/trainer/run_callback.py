@@ -30,7 +30,12 @@ class RunCallback(TrainerCallback):
         if args.should_save:
             clear_staging(args.output_dir)
         if self.trainer.is_deepspeed_enabled:
-            guard_step(self.trainer.deepspeed, self.trainer._clip_in_engine, self.trainer._skips_update)
+            guard_step(
+                self.trainer.deepspeed,
+                self.trainer._clip_in_engine,
+                self._stop_if_not_finite,
+                self.trainer._skips_update,
+            )
         if state.is_world_process_zero:
             if self.trainer.health is None and state.global_step == 0:
                 (Path(args.output_dir) / HEALTH_FILE).unlink(missing_ok=True)  # of an earlier run in this folder
@@ -43,20 +48,21 @@ class RunCallback(TrainerCallback):
         self.trainer.train_dataset.set_epoch(epoch)
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        self._stop_if_not_finite(args, state)
+        self._stop_if_not_finite()
         if self.trainer._skips_update():
             # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
             # momentum and weight decay.
             self.trainer.optimizer.zero_grad(set_to_none=True)
 
-    def _stop_if_not_finite(self, args, state) -> None:
+    def _stop_if_not_finite(self, norm: float | None = None) -> None:
+        if norm is not None:
+            self.trainer._step_watch.add_gradient_norm(norm)
         found = self.trainer._step_watch.verdict()
         health = self.trainer.health
         if found is None or health is None:
             return
-        step = state.global_step + 1
-        remains = what_remains(args.output_dir, updates_in_backward=self.trainer.is_deepspeed_enabled)
+        state = self.trainer.state
         rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
-        message = message_of(rule, step, f"{found}; {remains}")
+        message = message_of(rule, state.global_step + 1, f"{found}; {what_remains(self.trainer.args.output_dir)}")
         health.report(message, state.is_world_process_zero)
         raise NotFiniteError(str(message))

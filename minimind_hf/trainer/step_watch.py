@@ -30,10 +30,14 @@ class StepWatch:
         self._rows: list[Tensor | None] = []
         self._norms: list[float | Tensor] = []
 
-    def add_loss(self, loss: Tensor, batch: MicroBatch) -> None:
-        """Notes the loss of a micro-batch."""
-        self._losses.append(loss.detach())
+    def begin_micro_batch(self, batch: MicroBatch) -> None:
+        """What is noted from now on is of this micro-batch."""
+        self._losses.append(torch.zeros((), device=self._accelerator.device))
         self._rows.append(batch.get("rows"))
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Notes a part of the micro-batch's loss, before its backward pass, within which DeepSpeed updates."""
+        self._losses[-1] = self._losses[-1] + loss.detach()
 
     def add_gradient_norm(self, norm: float | Tensor | None) -> None:
         """Notes the norm of the gradient."""
@@ -69,20 +73,9 @@ def _of_rows(rows: list[Tensor | None]) -> str:
     return f" (rows {', '.join(map(str, numbers))} of the train dataset)" if numbers else ""
 
 
-def what_remains(output_dir: str, updates_in_backward: bool = False) -> str:
-    """Says from where a stopped run can go on.
-
-    Args:
-        output_dir (`str`): The run's folder.
-        updates_in_backward (`bool`): Whether the update comes with the backward pass, as DeepSpeed's does, and so
-            before the verdict.
-    """
-    update = (
-        "the update was made by DeepSpeed, do not keep the weights"
-        if updates_in_backward
-        else ("the update was not made")
-    )
+def what_remains(output_dir: str) -> str:
+    """Says from where a stopped run can go on."""
     checkpoint = get_last_checkpoint(output_dir)
     if checkpoint is None:
-        return f"{update}; there is no checkpoint in the output folder yet, see save_steps"
-    return f"{update}; the last good checkpoint is {checkpoint}"
+        return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
+    return f"the update was not made; the last good checkpoint is {checkpoint}"

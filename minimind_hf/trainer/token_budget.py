@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches by tokens: a batch of completions in as few parts as fit a budget, balanced by length.
+"""Batches by tokens: completions in as few parts as fit a budget, balanced by length, in the update and before it.
 
 Completions of one prompt stay together where the budget allows, so that the prompt is computed once. Losses and
 gradients of the parts add up to those of the whole, since the denominator is that of the optimizer step.
 """
 
 import math
+from collections.abc import Callable
 from itertools import groupby
 
 import torch
+from torch import Tensor
 
 from .experience import MicroBatch
-from .mini_batches import select_rows
+from .mini_batches import put_rows, select_rows
 
 # On a CPU, larger matrices than those of so many tokens are multiplied no faster, but take more memory.
 CPU_TOKENS = 1024
@@ -43,6 +45,31 @@ def split_by_tokens(
     units = _units(batch["group_ids"].tolist(), prompts, completions, largest_unit)
     parts = _split_further(_balanced(units, max_tokens), at_least)
     return [_part(batch, rows) for rows in parts]
+
+
+def score_in_parts(
+    batch: MicroBatch, split: Callable[[MicroBatch], list[MicroBatch]], score: Callable[[MicroBatch], Tensor]
+) -> Tensor:
+    """Scores the tokens of a batch in the parts that `split` makes of it.
+
+    Args:
+        batch (`dict[str, Tensor]`): Padded.
+        split (`Callable`): From a batch to its parts.
+        score (`Callable`): From a batch to a tensor of the shape of its completions.
+
+    Returns:
+        `Tensor` of the shape of the batch's completions; 0 where they are padded, if it was split.
+    """
+    rows = torch.arange(len(batch["group_ids"]), device=batch["group_ids"].device)
+    parts = split(batch | {"position": rows})
+    if len(parts) == 1:
+        return score(batch)
+    scored = None
+    for part in parts:
+        scores = score(part)
+        scored = scores.new_zeros(batch["completion_mask"].shape) if scored is None else scored
+        put_rows(scored, part["position"].tolist(), scores)
+    return scored
 
 
 def _units(groups: list[int], prompts: list[int], completions: list[int], max_tokens: float) -> list[tuple[int, list]]:

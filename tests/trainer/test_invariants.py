@@ -198,6 +198,38 @@ def test_a_token_budget_does_not_change_two_sgd_steps(make_trainer, budget):
     torch.testing.assert_close(split, whole, atol=1e-6, rtol=0)
 
 
+def tokens_of(batch) -> int:
+    """Tokens that a pass computes: completions, and each group's prompt once."""
+    first_of_group = torch.cat([torch.tensor([True]), batch["group_ids"].diff() != 0])
+    return int(batch["completion_mask"].sum() + batch["prompt_mask"][first_of_group].sum())
+
+
+def test_the_budget_holds_for_every_pass_and_changes_none(make_trainer, monkeypatch):
+    """Reference, correction of the rollout, update and evaluation."""
+    scores = GRPOTrainer._scores
+
+    def run(**changes):
+        passes = []
+
+        def counted(self, model, batch, **options):
+            passes.append(tokens_of(batch))
+            return scores(self, model, batch, **options)
+
+        monkeypatch.setattr(GRPOTrainer, "_scores", counted)
+        sizes = {"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16}
+        trainer = make_trainer(rollout_correction="truncate", **sizes, **changes)
+        trainer.train()
+        return passes, trainer.evaluate(make_prompts(4)), parameters(trainer.model)
+
+    whole, expected_log, expected = run()
+    passes, log, found = run(max_tokens_per_microbatch=45)
+    assert len(whole) == 9 and min(whole) > 45  # 3 for each of 2 steps and of the evaluation
+    assert max(passes) <= 45
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    for name in ("eval_loss", "eval_kl_ref", "eval_entropy", "eval_sampling/k3"):
+        assert log[name] == pytest.approx(expected_log[name], abs=1e-5), name
+
+
 def test_parts_keep_to_the_budget_and_hold_every_completion_once(make_trainer):
     trainer = make_trainer(per_device_train_batch_size=24)
     (batch,) = trainer._micro_batches(collect(trainer, count=6), Metrics())
@@ -207,9 +239,7 @@ def test_parts_keep_to_the_budget_and_hold_every_completion_once(make_trainer):
     assert sum(part["share"].item() for part in parts) == pytest.approx(1)
     sizes = []
     for part in parts:
-        first_of_group = torch.cat([torch.tensor([True]), part["group_ids"].diff() != 0])
-        tokens = part["completion_mask"].sum() + part["prompt_mask"][first_of_group].sum()
-        sizes.append(tokens.item())
+        sizes.append(tokens_of(part))
         assert part["completion_mask"].any(dim=0).all() and part["prompt_mask"].any(dim=0).all()
     assert max(sizes) <= 40
     assert len(parts) <= 2 * sum(sizes) / 40  # no more parts than a fair packing needs

@@ -6,8 +6,10 @@ import copy
 import pytest
 import torch
 from ppo_tools import log_of, make_trainer
-from tiny import ScriptedEngine, make_llama, make_policy, share_of_a
+from tiny import ScriptedEngine, make_llama, make_policy, make_prompts, share_of_a
 
+from minimind_hf.trainer import ppo
+from minimind_hf.trainer.actor_critic import ActorCritic
 from minimind_hf.trainer.mini_batches import mini_batch_rows
 
 RULES = {
@@ -227,3 +229,33 @@ def test_a_completion_without_a_reward_does_not_touch_the_others(tmp_path):
     assert valid.mean().abs() < 1e-6
     assert valid.var(unbiased=False).item() == pytest.approx(1, abs=1e-4)
     assert not experience.tokens["advantages"].isnan().any()
+
+
+def test_the_token_budget_holds_for_every_pass_and_changes_none(tmp_path, monkeypatch):
+    """Values, reference, correction of the rollout, update and evaluation."""
+    forward, score = ActorCritic.forward, ppo.score_completions
+
+    def run(name, **changes):
+        passes = []
+
+        def counted_forward(self, batch, *args, **kwargs):
+            passes.append(int(batch["completion_mask"].sum() + batch["prompt_mask"].sum()))
+            return forward(self, batch, *args, **kwargs)
+
+        def counted_score(model, batch, *args, **kwargs):
+            passes.append(int(batch["completion_mask"].sum() + batch["prompt_mask"].sum()))
+            return score(model, batch, *args, **kwargs)
+
+        monkeypatch.setattr(ActorCritic, "forward", counted_forward)
+        monkeypatch.setattr(ppo, "score_completions", counted_score)
+        trainer = make_trainer(tmp_path / name, rollout_correction="truncate", kl_coef=0.3, **changes)
+        trainer.train()
+        log = trainer.evaluate(make_prompts(8))
+        return passes, log, torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+    whole, expected_log, expected = run("whole", early_stop_kl=None)
+    passes, log, found = run("parts", early_stop_kl=None, max_tokens_per_microbatch=30)
+    assert min(whole) > 30 >= max(passes)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    for name in ("eval_loss", "eval_kl_ref", "eval_critic_loss", "eval_sampling/k3"):
+        assert log[name] == pytest.approx(expected_log[name], abs=1e-5), name

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import make_policy, make_prompts
 
+from minimind_hf.trainer import atomic
 from minimind_hf.trainer.checkpoints import ROLLOUT_STATE
 
 SHAPES = {
@@ -48,6 +49,26 @@ def test_resumed_equals_straight(make_trainer, tmp_path, shape, stop):
         for trainer in (straight, resumed)
     ]
     assert logs[0] == logs[1]
+
+
+def test_a_checkpoint_is_whole_when_it_takes_its_place(make_trainer, monkeypatch):
+    whole = {}
+
+    def files_of(folder):
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def remember(source, target):
+        move(source, target)
+        whole[target] = files_of(target)
+
+    move = atomic._move
+    monkeypatch.setattr(atomic, "_move", remember)
+    trainer = make_trainer(**settings(save_steps=2, max_steps=4, sync_ref_model=True, ref_model_sync_steps=1))
+    trainer.train()
+    assert [path.name for path in whole] == ["checkpoint-2", "checkpoint-4"]
+    for checkpoint, files in whole.items():
+        assert {"trainer_state.json", "optimizer.pt", "rollout_state_0.pt", "reference.pt"} <= files.keys()
+        assert files_of(checkpoint) == files  # nothing came later, nothing was changed
 
 
 def test_a_checkpoint_without_the_rollout_state_is_refused(make_trainer):
