@@ -356,6 +356,7 @@ class RLTrainer(SavingTrainer):
         denominator = self.accelerator.reduce(self._loss_denominator(micro_batches), reduction="sum")
         self._nothing_to_learn = denominator.item() == 0
         self._skipping = None
+        self._step_watch.begin_step()
         return micro_batches, denominator
 
     def _skips_update(self) -> bool:

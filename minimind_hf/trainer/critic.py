@@ -6,6 +6,7 @@ live on the policy's frozen base as one more adapter, and then owns nothing but 
 """
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from trl.trainer.utils import disable_dropout_in_model
 from ..forward.signature import unwrap
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, BorrowedTrunk, belongs_to
 from .config import PPOConfig
-from .sharding import loading_whole, whole_weights
+from .sharding import is_sharded, loading_whole, whole_weights
 from .weights import check_complete, load_adapter
 
 logger = logging.get_logger(__name__)
@@ -102,9 +103,11 @@ def load_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: str 
 def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
     with whole_weights(policy):
         base = copy.deepcopy(policy).merge_and_unload() if is_peft_model(policy) else policy
-        critic = AutoModelForTokenClassification.from_config(
-            _critic_config(base.config, args), dtype=base.dtype, trust_remote_code=args.trust_remote_code
-        )
+        # Sharded at once only if the policy was: DeepSpeed wants all weights of one precision.
+        with nullcontext() if is_sharded(policy) else loading_whole(args):
+            critic = AutoModelForTokenClassification.from_config(
+                _critic_config(base.config, args), dtype=base.dtype, trust_remote_code=args.trust_remote_code
+            )
         _same_trunk(critic, base)
         with whole_weights(critic, changed=True):
             critic.base_model.load_state_dict(base.base_model.state_dict())

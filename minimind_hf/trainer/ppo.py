@@ -29,11 +29,12 @@ from .config import PPOConfig
 from .critic import load_critic
 from .engine_step import clip_engine_gradients
 from .experience import Experience, MicroBatch, split_experience
+from .master_weights import declare_float32
 from .metrics import Metrics, token_sum
 from .mini_batches import mini_batch_rows, put_rows, select_rows
 from .mismatch import correct_rollout, measure_mismatch
 from .optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
-from .sharding import shards_weights, whole_weights, without_copies
+from .sharding import shards_weights, whole_weights
 
 SKIPPED: MicroBatch = {}  # stands in the buffer for a micro-batch that an early stop passes over
 
@@ -332,12 +333,14 @@ class PPOTrainer(RLTrainer):
     # Into the Trainer: folders
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        weights = self._weights_to_save(self._actor_critic, state_dict)
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
         with_critic = self.args.save_critic or self._staging is not None
-        self._actor_critic.save_pretrained(folder, without_copies(self._actor_critic, state_dict), with_critic)
+        self._actor_critic.save_pretrained(folder, weights, with_critic)
         for each in (folder, folder / CRITIC_FOLDER) if with_critic else (folder,):
+            declare_float32(each, weights)
             self.processing_class.save_pretrained(each)
         torch.save(self.args, folder / TRAINING_ARGS_NAME)
 

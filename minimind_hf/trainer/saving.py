@@ -16,6 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from .atomic import committed, drop_old_checkpoints
 from .card import REWARD_CURVE, model_card
+from .master_weights import declare_float32, with_master_weights
 from .merging import save_merged
 from .publishing import publish_folder
 from .report import plot_reward_curve
@@ -44,7 +45,16 @@ class SavingTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        super()._save(output_dir, without_copies(self.policy, state_dict))
+        weights = self._weights_to_save(self.policy, state_dict)
+        super()._save(output_dir, weights)
+        if self.args.should_save:
+            declare_float32(output_dir or self.args.output_dir, weights)
+
+    def _weights_to_save(self, model: nn.Module, gathered: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        """Every process calls it; what the modules themselves hold is saved where nothing was gathered."""
+        if self.is_deepspeed_enabled:
+            gathered = with_master_weights(model, gathered)
+        return without_copies(model, gathered)
 
     def create_model_card(
         self,

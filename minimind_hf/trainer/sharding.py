@@ -78,6 +78,11 @@ def whole_weights(*models: nn.Module, changed: bool = False) -> AbstractContextM
     return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0 if changed else None)
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether ZeRO-3 has sharded a model while loading it."""
+    return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+
+
 @contextmanager
 def loading_whole(args: TrainingArguments) -> Iterator[None]:
     """Models that are made inside are not sharded at once under ZeRO-3."""

@@ -26,6 +26,10 @@ class StepWatch:
     def __init__(self, accelerator: Accelerator, judges_gradients: bool = True):
         self._accelerator = accelerator
         self._judges_gradients = judges_gradients
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forgets the step before."""
         self._losses: list[Tensor] = []
         self._rows: list[Tensor | None] = []
         self._norms: list[float | Tensor] = []
@@ -45,10 +49,9 @@ class StepWatch:
             self._norms.append(norm)
 
     def verdict(self) -> str | None:
-        """Says what of the step is not finite, on all processes if it is on one; starts anew."""
-        losses, rows, norms = self._losses, self._rows, self._norms
-        self._losses, self._rows, self._norms = [], [], []
-        found = _describe([float(loss) for loss in losses], rows, [float(norm) for norm in norms])
+        """Says what of the step is not finite, on all processes if it is on one."""
+        losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
+        found = _describe(losses, self._rows, norms)
         if self._accelerator.num_processes > 1:
             anywhere = torch.tensor(float(found is not None), device=self._accelerator.device)
             anywhere = self._accelerator.reduce(anywhere, reduction="sum").item()

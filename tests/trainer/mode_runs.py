@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainings that test_modes.py runs in one process and in two, on the same completions."""
 
+import math
+import os
 from pathlib import Path
 
+import torch
 from peft import LoraConfig
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from transformers import TrainerCallback
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from minimind_hf.forward import scoring_head
+from minimind_hf.trainer.step_watch import NotFiniteError
 
 SETTINGS = {
     "use_cpu": True,
@@ -35,22 +40,41 @@ ADAM = {
     "save_strategy": "steps",
     "save_steps": 2,
 }
+MOE = {"use_moe": True, "num_experts_per_tok": 2}  # of two experts both weights depend on the router
+BF16 = {"bf16": True, "max_steps": 2}
 RUNS = {
     "grpo": (GRPOTrainer, GRPOConfig, GRPO, False),
-    "grpo_lora": (GRPOTrainer, GRPOConfig, GRPO, True),
+    "grpo_lora": (GRPOTrainer, GRPOConfig, {**GRPO, "merge_adapters": True}, True),
     "grpo_parts": (GRPOTrainer, GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 24}, False),
     "ppo": (PPOTrainer, PPOConfig, PPO, False),
     "ppo_lora": (PPOTrainer, PPOConfig, PPO, True),
     "ppo_adam": (PPOTrainer, PPOConfig, {**PPO, **ADAM}, False),
+    "moe": (GRPOTrainer, GRPOConfig, {**GRPO, "router_aux_loss_coef": 0.0}, False),
+    "bf16": (GRPOTrainer, GRPOConfig, {**GRPO, **BF16}, False),
+    "bf16_ppo": (PPOTrainer, PPOConfig, {**PPO, **BF16}, False),
 }
-EXACT = ("grpo", "grpo_lora", "grpo_parts", "ppo", "ppo_lora")  # plain SGD: the same parameters however it is run
+# What must stop before its second update: a loss that is NaN in one process, or gradients of a loss that is none
+BROKEN = {
+    "nan_loss": (GRPOTrainer, GRPOConfig, GRPO, False),
+    "nan_gradient": (GRPOTrainer, GRPOConfig, GRPO, False),
+    "nan_gradient_bf16": (GRPOTrainer, GRPOConfig, {**GRPO, "bf16": True}, False),
+    "nan_gradient_ppo": (PPOTrainer, PPOConfig, PPO, False),
+}
+EXACT = (
+    "grpo",
+    "grpo_lora",
+    "grpo_parts",
+    "ppo",
+    "ppo_lora",
+    "moe",
+)  # plain SGD: the same parameters however it is run
 RESUMED = {"ppo_adam": "checkpoint-4"}  # runs that are resumed from a checkpoint
 
 
 def build(name: str, folder: Path, processes: int):
     """Returns the trainer of a run; its steps are of 16 completions over all processes, in two accumulated halves."""
     scoring_head.LOGITS_PER_CHUNK = 259 * 16  # so that heads are recomputed in the backward pass here too
-    trainer_class, config_class, own, lora = RUNS[name]
+    trainer_class, config_class, own, lora = (RUNS | BROKEN)[name]
     size = 8 // processes
     batch = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 2}
     if trainer_class is PPOTrainer:
@@ -58,7 +82,7 @@ def build(name: str, folder: Path, processes: int):
     config = config_class(output_dir=str(folder), **SETTINGS | batch | own)
     adapters = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None
     return trainer_class(
-        make_policy(),
+        make_policy(**(MOE if name == "moe" else {})),
         share_of_a,
         config,
         train_dataset=make_prompts(48),
@@ -74,3 +98,47 @@ def run(name: str, folder: Path, processes: int, checkpoint: Path | None = None)
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     trainer.save_model()
     return trainer
+
+
+def run_broken(name: str, folder: Path, processes: int) -> tuple[str, bool]:
+    """Trains what is to be stopped; returns the error and whether weights changed after the first step."""
+    trainer = build(name, folder, processes)
+    compute, weights = trainer._loss, []
+    is_here = trainer.args.process_index == processes - 1
+
+    def broken(*args):
+        loss = compute(*args)
+        if trainer.state.global_step == 1 and is_here:
+            if name == "nan_loss":
+                return loss * math.nan
+            loss.register_hook(lambda gradient: gradient * math.nan)
+        return loss
+
+    trainer._loss = broken
+    trainer.add_callback(_AfterStep(lambda: weights.append(_weights(trainer))))
+    try:
+        trainer.train()
+    except NotFiniteError as error:
+        weights.append(_weights(trainer))
+        before, after = weights
+        return str(error), any(not torch.equal(before[key], after[key]) for key in before)
+    return "no error", True
+
+
+class _AfterStep(TrainerCallback):
+    def __init__(self, do):
+        self.do = do
+
+    def on_step_end(self, *args, **kwargs):
+        self.do()
+
+
+def _weights(trainer) -> dict[str, torch.Tensor]:
+    """All of them, in the first process."""
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def forget_precision() -> None:
+    """TrainingArguments leave that of one run to the next in the environment."""
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no"

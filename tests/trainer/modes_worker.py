@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from accelerate.state import AcceleratorState
-from mode_runs import RESUMED, RUNS, run
+from mode_runs import BROKEN, RESUMED, RUNS, forget_precision, run, run_broken
 from tiny import run_fsdp_on_cpu, skip_deepspeed_shared_memory
 
 
@@ -28,8 +28,14 @@ def result_of(trainer) -> dict:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    for name in names or [*RUNS, *(f"{name}_resumed" for name in RESUMED)]:
+    for name in names or [*RUNS, *(f"{name}_resumed" for name in RESUMED), *BROKEN]:
         AcceleratorState._reset_state()  # the settings of one run would stay those of the next
+        forget_precision()
+        if name in BROKEN:
+            error, moved = run_broken(name, folder / name, processes=2)
+            result = {"error": error, "moved": moved}
+            (folder / f"{name}_{os.environ['RANK']}.json").write_text(json.dumps(result))
+            continue
         original = name.removesuffix("_resumed")
         checkpoint = folder / original / RESUMED[original] if name != original else None
         trainer = run(original, folder / name, processes=2, checkpoint=checkpoint)
