@@ -68,6 +68,7 @@ from .sharding import check_mode, whole_weights
 from .step_watch import StepWatch
 from .text_measures import repetition, thinking_closed
 from .token_budget import score_in_parts, split_by_tokens
+from .trackers import Trackers
 
 logger = logging.get_logger(__name__)
 
@@ -141,6 +142,7 @@ class RLTrainer(SavingTrainer):
         self.health = HealthCallback(args.output_dir) if args.health else None
         if self.health is not None:
             self.add_callback(self.health)
+        self._trackers = Trackers(args, self.callback_handler.callbacks, self.is_world_process_zero())
         self._step_watch = StepWatch(self.accelerator, judges_gradients=not args.fp16)
 
         self._buffer: deque[MicroBatch] = deque()
@@ -485,7 +487,8 @@ class RLTrainer(SavingTrainer):
         if "loss" in logs:  # of training, neither an evaluation's nor the summary at the end
             logs.update(self._metrics.flush(self.accelerator, self.state.global_step))
             if self.args.log_completions:
-                self._completions.flush(self.accelerator, self.state.global_step)
+                rows = self._completions.flush(self.accelerator, self.state.global_step)
+                self._trackers.log_completions(rows, self.state.global_step)
         super().log(logs, start_time)
 
     def _use_own_progress_bar(self) -> None:
@@ -502,6 +505,7 @@ class RLTrainer(SavingTrainer):
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None):
         if resume_from_checkpoint is not None:
             check_resumable(resume_from_checkpoint, self.args, self.is_deepspeed_enabled)
+            self._trackers.go_on(resume_from_checkpoint)
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

@@ -36,20 +36,21 @@ class CompletionLog:
     def add(self, experience: Experience) -> None:
         self._rows += [_row(experience, index, self.signal_names) for index in range(len(experience.rollouts))]
 
-    def flush(self, accelerator: Accelerator, step: int) -> None:
-        """Every process calls it; the main one writes."""
+    def flush(self, accelerator: Accelerator, step: int) -> list[dict]:
+        """Every process calls it; the main one writes, and returns the rows of the table for trackers."""
         rows = gather_object(self._rows)
         self._rows = []
         if not rows or not accelerator.is_main_process:
-            return
+            return []
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / f"completions_{step:06d}.jsonl", "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"step": step, **row}, ensure_ascii=False) + "\n" for row in rows)
-        self._print(rows, step)
-
-    def _print(self, rows: list[dict], step: int) -> None:
         if self.unique_prompts:
             rows = list({json.dumps(row["prompt"], ensure_ascii=False): row for row in reversed(rows)}.values())[::-1]
+        self._print(rows, step)
+        return rows
+
+    def _print(self, rows: list[dict], step: int) -> None:
         rewards = {name: [_number(row["signals"][name]) for row in rows] for name in self.signal_names}
         print_prompt_completions_sample(
             [row["prompt"] for row in rows],

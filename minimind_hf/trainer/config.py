@@ -164,7 +164,9 @@ class RLConfig(TrainingArguments):
         True, "Say in one line what seems to go wrong and what to try; stop before an update that is not finite."
     )
     log_completions: bool = _field(
-        False, "At each log, print completions as a table and write them to OUTPUT_DIR/completions as jsonl."
+        False,
+        "At each log, print completions as a table, write them to OUTPUT_DIR/completions as jsonl, and send them to "
+        "those trackers of report_to that have tables (wandb, trackio, swanlab).",
     )
     num_completions_to_print: int | None = _field(None, "Rows of that table. Unset: all.")
     log_unique_prompts: bool = _field(False, "One row per prompt in that table.")

@@ -36,6 +36,7 @@ class RunCallback(TrainerCallback):
                 self._stop_if_not_finite,
                 self.trainer._skips_update,
             )
+        self.trainer._trackers.have_started()
         if state.is_world_process_zero:
             if self.trainer.health is None and state.global_step == 0:
                 (Path(args.output_dir) / HEALTH_FILE).unlink(missing_ok=True)  # of an earlier run in this folder
