@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
 
 from ..forward.signature import cache_argument, forward_arguments, unwrap
 from .scheduler import Decoder
@@ -42,7 +42,7 @@ class CacheDecoder(Decoder):
         mask = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompt_ids]
         self.mask = torch.tensor(mask, device=self.device)
         positions = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
-        logits = self._forward(torch.tensor(padded, device=self.device), positions)
+        logits = self._decode(torch.tensor(padded, device=self.device), self.mask, positions, self.cache)
         self.next_position = self.mask.sum(dim=1, keepdim=True)
         return logits
 
@@ -59,15 +59,15 @@ class CacheDecoder(Decoder):
 
     def step(self, token_ids: Tensor) -> Tensor:
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(token_ids), 1)], dim=1)
-        logits = self._forward(token_ids.unsqueeze(1), self.next_position)
+        logits = self._decode(token_ids.unsqueeze(1), self.mask, self.next_position, self.cache)
         self.next_position = self.next_position + 1
         return logits
 
-    def _forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+    def _decode(self, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache) -> Tensor:
         inputs = {"position_ids": position_ids, "logits_to_keep": 1}
         inputs = {name: value for name, value in inputs.items() if name in self.accepted}
-        inputs[self.cache_name] = self.cache
+        inputs[self.cache_name] = cache
         autocast = torch.autocast(self.device.type, self.autocast_dtype) if self.autocast_dtype else nullcontext()
         with autocast:
-            outputs = self.model(input_ids=input_ids, attention_mask=self.mask, use_cache=True, **inputs)
+            outputs = self.model(input_ids=input_ids, attention_mask=mask, use_cache=True, **inputs)
         return outputs.logits[:, -1]

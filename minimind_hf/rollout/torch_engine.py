@@ -19,10 +19,11 @@ from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
 from .fast_weights import pack
 from .scheduler import Decoder, Scheduler
+from .static_decoder import StaticDecoder, why_not_static
 
 logger = logging.get_logger(__name__)
 
-PATHS = ("auto", "fast", "general")
+PATHS = ("auto", "fast", "general", "graph")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Tokens between two looks at what a GPU has drawn; on a CPU looking is free.
 GPU_SYNC_EVERY = 8
@@ -39,7 +40,8 @@ class TorchEngine(RolloutEngine):
             next; the general path starts the next groups when all have ended.
         dtype (`str`, *optional*): `"float32"` or `"bfloat16"` to decode in; unset, the model's own.
         path (`str`): `"auto"` takes the fast path on a CPU for models that it knows, `"general"` never, `"fast"`
-            always (an error for other models). On other devices than a CPU the fast path is unverified.
+            always (an error for other models). `"graph"` is the general path with steps of unchanging shape, captured
+            as CUDA graphs on a GPU. On other devices than a CPU `"fast"` and `"graph"` are unverified.
     """
 
     def __init__(self, max_batch_rows: int = 256, dtype: str | None = None, path: str = "auto"):
@@ -86,7 +88,7 @@ class TorchEngine(RolloutEngine):
             self.model.train(was_training)
 
     def _takes_fast_path(self) -> bool:
-        if self.path == "general":
+        if self.path in ("general", "graph"):
             return False
         reason = why_not_fast(self.model)
         if self.path == "fast":
@@ -120,4 +122,10 @@ class TorchEngine(RolloutEngine):
                 f"The model computes {computes_in}; rollouts in float32 need the fast path, which this model does not "
                 "take. Leave the rollout dtype unset."
             )
-        return CacheDecoder(self.model, autocast_dtype=None if self.dtype in (None, own) else self.dtype)
+        dtype = None if self.dtype in (None, own) else self.dtype
+        if self.path != "graph":
+            return CacheDecoder(self.model, dtype)
+        if reason := why_not_static(self.model, sampling.max_completion_length):
+            raise ValueError(f"The graph rollout path does not fit this model: {reason}. Use path 'auto'.")
+        captures = next(self.model.parameters()).device.type == "cuda"
+        return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)

@@ -109,7 +109,8 @@ class RLConfig(TrainingArguments):
     torch_engine_path: str = _field(
         "auto",
         "'auto' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, others by their own forward; "
-        "'general' always the latter, 'fast' always the former (an error where it does not fit).",
+        "'general' always the latter, 'fast' always the former (an error where it does not fit). 'graph' replays "
+        "the model's own forward as CUDA graphs; it was never run on a GPU.",
     )
 
     # Rollout servers

@@ -76,8 +76,9 @@ POLICIES = {
     ),
     "gpt2": make_gpt2,
 }
-BOTH = [(name, path) for name in POLICIES for path in ("fast", "general") if (name, path) != ("gpt2", "fast")]
-PATHS = ("fast", "general")
+EACH = [(name, path) for name in POLICIES for path in ("fast", "general") if (name, path) != ("gpt2", "fast")]
+EACH += [(name, "graph") for name in POLICIES]
+PATHS = ("fast", "general", "graph")
 
 
 def sampling(**changes) -> SamplingParams:
@@ -122,7 +123,7 @@ def assert_logprobs_of_model(model, prompts, rollouts, num_generations, temperat
         torch.testing.assert_close(torch.tensor(rollout.logprobs), expected, **tolerance)
 
 
-@pytest.mark.parametrize(("name", "path"), BOTH)
+@pytest.mark.parametrize(("name", "path"), EACH)
 def test_greedy_equals_generate(name, path):
     model = POLICIES[name]()
     prompts = random_ids(5)
@@ -134,7 +135,7 @@ def test_greedy_equals_generate(name, path):
         assert rollouts[2 * i + 1].completion_ids == expected
 
 
-@pytest.mark.parametrize(("name", "path"), BOTH)
+@pytest.mark.parametrize(("name", "path"), EACH)
 def test_logprobs_are_those_of_the_sampling_distribution(name, path):
     model = POLICIES[name]()
     prompts = random_ids(4)
@@ -248,6 +249,18 @@ def test_auto_chooses_by_architecture(monkeypatch):
         engine_for(make_gpt2(), path="fast").generate([[5]], 1, sampling())
 
 
+def test_what_a_graph_cannot_hold_is_refused():
+    sliding = make(Qwen2ForCausalLM, Qwen2Config, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    looping = make_policy(use_moe=True)
+    looping.set_experts_implementation("eager")
+    unheard_of = make_llama()
+    unheard_of.config._attn_implementation = "flash_attention_2"
+    refusals = {sliding: "sliding windows", looping: "decides on the host", unheard_of: "flash_attention_2"}
+    for model, reason in refusals.items():
+        with pytest.raises(ValueError, match=f"graph rollout path .*{reason}.*Use path 'auto'"):
+            engine_for(model, path="graph").generate([[5]], 1, sampling())
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_engine_and_training_forward_agree_for_prompts_of_unequal_length(path):
     model = make_policy()
@@ -297,10 +310,11 @@ def test_same_seed_same_completions_and_global_random_state_is_left_alone(path):
     ]
 
 
-def test_waves_keep_the_order_of_prompts():
+@pytest.mark.parametrize("path", ["general", "graph"])
+def test_waves_keep_the_order_of_prompts(path):
     model, prompts = make_policy(), random_ids(7)
-    whole = engine_for(model, path="general").generate(prompts, 2, sampling(greedy=True))
-    waves = engine_for(model, max_batch_rows=4, path="general").generate(prompts, 2, sampling(greedy=True))
+    whole = engine_for(model, path=path).generate(prompts, 2, sampling(greedy=True))
+    waves = engine_for(model, max_batch_rows=4, path=path).generate(prompts, 2, sampling(greedy=True))
     assert [r.completion_ids for r in waves] == [r.completion_ids for r in whole]
 
 
