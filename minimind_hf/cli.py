@@ -133,9 +133,11 @@ def _add_estimate(commands: Any) -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of weights")
     parser.add_argument("--lora_r", type=int, metavar="R", help="train adapters of this rank on all linear layers")
     parser.add_argument("--no_reference", action="store_true", help="without a KL penalty")
-    parser.add_argument("--per_device_train_batch_size", type=int, default=12, help="completions of a micro-batch")
-    parser.add_argument("--max_batch_rows", type=int, help="completions decoded at a time (default: the micro-batch)")
-    parser.add_argument("--num_generations", type=int, default=6)
+    parser.add_argument("--per_device_train_batch_size", type=int, help="as in the config (default: 12; ppo: 8)")
+    parser.add_argument("--steps_per_generation", type=int, default=1, help="as in the config")
+    parser.add_argument("--mini_batch_size", type=int, help="of ppo, as in the config (default: 2)")
+    parser.add_argument("--max_batch_rows", type=int, default=256, help="completions decoded at a time, at most")
+    parser.add_argument("--num_generations", type=int, help="as in the config (default: 6; ppo: 1)")
     parser.add_argument("--max_prompt_length", type=int, default=128)
     parser.add_argument("--max_completion_length", type=int, default=256)
     parser.add_argument("--max_tokens_per_microbatch", type=int)
@@ -147,8 +149,18 @@ def _add_estimate(commands: Any) -> None:
 def _run_estimate(options: argparse.Namespace) -> int:
     from transformers import AutoConfig
 
-    from .estimate import Setting, adapter_parameters, estimate, shape_of
+    from .estimate import GRPO_SIZES, PPO_SIZES, Setting, adapter_parameters, estimate, shape_of
 
+    is_ppo = options.algorithm == "ppo"
+    if options.mini_batch_size is not None and not is_ppo:
+        raise ValueError(
+            f"--mini_batch_size {options.mini_batch_size} is PPO's; GRPO updates on --per_device_train_batch_size "
+            "completions at a time. Leave it out, or set --algorithm ppo."
+        )
+    defaults = PPO_SIZES if is_ppo else GRPO_SIZES
+    sizes = {name: value for name, value in vars(options).items() if name in defaults and value is not None}
+    sizes = defaults | sizes
+    rollout = sizes["per_device_train_batch_size"] * options.steps_per_generation
     shape = shape_of(AutoConfig.from_pretrained(options.model, trust_remote_code=options.trust_remote_code))
     setting = Setting(
         algorithm=options.algorithm,
@@ -157,9 +169,9 @@ def _run_estimate(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         trained=None if options.lora_r is None else adapter_parameters(shape, options.lora_r),
         reference=not options.no_reference,
-        rows=options.per_device_train_batch_size,
-        rollout_rows=options.max_batch_rows,
-        group=options.num_generations,
+        rows=sizes["mini_batch_size" if is_ppo else "per_device_train_batch_size"],
+        rollout_rows=min(options.max_batch_rows, rollout),
+        group=sizes["num_generations"],
         prompt=options.max_prompt_length,
         completion=options.max_completion_length,
         max_tokens=options.max_tokens_per_microbatch,

@@ -5,7 +5,7 @@
     optimizer                   AdamW: two float32 moments; with reduced precision under ZeRO a float32 copy too
     rollout                     a packed copy of the weights, and keys and values of the rows decoded at a time
     update                      activations of what is computed at a time, a tile of logits, and the gradients of the
-                                passes before it
+                                passes before it; with a critic of its own, its activations and all gradients
     libraries                   what torch and the others load when they are first used
 
 What a mode shards is divided by the number of processes: ZeRO-1 the optimizer state, ZeRO-2 gradients too, ZeRO-3 and
@@ -18,11 +18,16 @@ from dataclasses import dataclass, fields
 MODES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 ALGORITHMS = ("grpo", "ppo")
 DTYPES = {"float32": 4, "bfloat16": 2}
+# The configs' own, which the command takes where a flag is left out
+GRPO_SIZES = {"per_device_train_batch_size": 12, "num_generations": 6}
+PPO_SIZES = {"per_device_train_batch_size": 8, "num_generations": 1, "mini_batch_size": 2}
 _MOMENTS = 8  # bytes of AdamW's state per parameter
 _LOGITS_TILE = 32 * 2**20
 _LIBRARIES = 130 * 2**20
 # Vectors of hidden size that autograd keeps of a layer per token, beside those of attention and MLP.
 _HIDDEN_KEPT = 14
+# Share of policy's and critic's activations that is still there when most of the gradients are.
+_KEPT_AT_PEAK = 0.85
 # Tokens that GRPO computes at a time in one process on a CPU, in whole groups
 _CPU_TOKENS = 1024
 
@@ -59,7 +64,8 @@ class Setting:
         dtype (`str`): Of weights and activations.
         trained (`int`, *optional*): Parameters of the adapters; unset: all weights are trained.
         reference (`bool`): Whether there is a KL penalty.
-        rows (`int`): Completions of a micro-batch and process.
+        rows (`int`): Completions of a micro-batch of the update, by process: `per_device_train_batch_size` of GRPO,
+            `mini_batch_size` of PPO.
         rollout_rows (`int`, *optional*): Completions decoded at a time; unset: `rows`.
         group (`int`): `num_generations`.
         prompt (`int`), completion (`int`): Tokens of each.
@@ -85,9 +91,10 @@ class Setting:
         for name, choices in (("algorithm", ALGORITHMS), ("mode", MODES), ("dtype", tuple(DTYPES))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        for name in ("processes", "rows", "group", "prompt", "completion"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("processes", "rows", "rollout_rows", "group", "prompt", "completion", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,9 @@ def _update(shape: Shape, setting: Setting, size: int, own_critic: bool, gradien
     per_token = _HIDDEN_KEPT * shape.hidden + 2 * outputs + 4 * shape.intermediate
     if setting.trained is not None:  # what an adapter adds to each linear layer is kept beside it
         per_token += outputs + 2 * shape.intermediate + shape.hidden
-    activations = (2 if own_critic else 1) * shape.layers * tokens * per_token * size
+    activations = shape.layers * tokens * per_token * size
+    if own_critic:
+        return int(2 * _KEPT_AT_PEAK * activations) + _LOGITS_TILE + gradients
     return activations + _LOGITS_TILE + (gradients if tokens < whole else 0)
 
 

@@ -1,21 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the calculator adds up, and what it says of runs whose memory was measured."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from minimind_hf import MiniMindConfig
+from minimind_hf import GRPOConfig, MiniMindConfig, PPOConfig
 from minimind_hf.cli import main
-from minimind_hf.estimate import Setting, adapter_parameters, estimate, shape_of
+from minimind_hf.estimate import GRPO_SIZES, PPO_SIZES, Setting, adapter_parameters, estimate, shape_of
 
+HERE = Path(__file__).parent
 CONFIG = MiniMindConfig(
     vocab_size=6400, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2
 )
 MEASURED = [  # MiB of a run on a CPU above its imports: prompts of about 12 tokens, completions of 96, groups of 8
-    ({"algorithm": "grpo", "rows": 16}, 1123),
-    ({"algorithm": "ppo", "rows": 8}, 1744),
-    ({"algorithm": "ppo", "rows": 16}, 2615),
-    ({"algorithm": "grpo", "rows": 32, "lora": 8}, 828),
+    ({"algorithm": "grpo", "rows": 8}, 994),
+    ({"algorithm": "grpo", "rows": 16}, 1132),
+    ({"algorithm": "ppo", "rows": 2, "rollout_rows": 8}, 1291),
+    ({"algorithm": "ppo", "rows": 4, "rollout_rows": 8}, 1474),
+    ({"algorithm": "ppo", "rows": 8}, 1794),
+    ({"algorithm": "ppo", "rows": 16}, 2839),
+    ({"algorithm": "grpo", "rows": 32, "lora": 8}, 820),
 ]
+
+
+RUNS = {
+    "grpo": {"per_device_train_batch_size": 16, "num_generations": 8},
+    "grpo with LoRA": {"per_device_train_batch_size": 16, "num_generations": 8, "lora_r": 8},
+    "ppo of small mini-batches": {"per_device_train_batch_size": 8, "mini_batch_size": 4},
+}
+
+
+def estimated(tmp_path, capsys, **flags) -> float:
+    """MiB that the command says."""
+    CONFIG.save_pretrained(tmp_path)
+    command = ["estimate", str(tmp_path), "--use_cpu"]
+    for name, value in flags.items():
+        command += [f"--{name}", str(value)]
+    assert main(command) == 0
+    return float(capsys.readouterr().out.splitlines()[-1].split()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_within_15_percent_of_a_run(name, tmp_path, capsys):
+    run = {"algorithm": name.split()[0], **RUNS[name]}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
+    command = [sys.executable, str(HERE / "estimate_worker.py"), str(tmp_path / "run"), json.dumps(run)]
+    done = subprocess.run(command, env=environment, timeout=280, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    found = estimated(tmp_path, capsys, **run, max_prompt_length=12, max_completion_length=96, processes=1)
+    assert found == pytest.approx(measured, rel=0.15)
+
+
+def test_flags_mean_what_they_mean_in_the_configs(tmp_path, capsys):
+    def ppo(**flags):
+        return estimated(tmp_path, capsys, algorithm="ppo", **flags)
+
+    defaults = {"per_device_train_batch_size": 8, "mini_batch_size": 2, "steps_per_generation": 1}
+    assert ppo() == ppo(**defaults)
+    # The update holds a mini-batch; the rollout, which is not as large, what steps_per_generation makes of the batch.
+    assert ppo(per_device_train_batch_size=16) == ppo()
+    assert ppo(mini_batch_size=4) > ppo()
+    assert ppo(steps_per_generation=1000, max_batch_rows=8000) > ppo()
+    assert ppo(steps_per_generation=1000, max_batch_rows=8) == ppo()
+    assert estimated(tmp_path, capsys) == estimated(
+        tmp_path, capsys, per_device_train_batch_size=12, num_generations=6
+    )
+
+
+def test_defaults_are_those_of_the_configs():
+    for config, sizes in ((GRPOConfig, GRPO_SIZES), (PPOConfig, PPO_SIZES)):
+        fields = config.__dataclass_fields__
+        assert {name: fields[name].default for name in sizes} == sizes
 
 
 @pytest.mark.parametrize(("setting", "measured"), MEASURED)
