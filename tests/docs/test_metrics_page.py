@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf.evaluation import EvalSettings, answer_prompts
+from minimind_hf.rewards import RewardScorer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 SETTINGS = {
@@ -52,8 +55,10 @@ def train(trainer_class, config_class, folder, model, **changes) -> set[str]:
 
 
 def test_grpo(tmp_path, patterns):
-    logged = train(GRPOTrainer, GRPOConfig, tmp_path, make_policy(use_moe=True), num_generations=4)
-    assert {"kl_ref", "aux_loss", "eval_reward"} <= logged
+    changes = {"num_generations": 4, "rollout_correction": "truncate", "num_iterations": 2, "entropy_coef": 0.01}
+    logged = train(GRPOTrainer, GRPOConfig, tmp_path, make_policy(use_moe=True), **changes)
+    assert {"kl_ref", "aux_loss", "eval_reward", "seconds/correction", "sampling/k3"} <= logged
+    assert "sampling/importance_sampling_ratio/mean" in logged  # as with any engine but our own, SGLang's too
     assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
 
 
@@ -63,6 +68,15 @@ def test_ppo(tmp_path, patterns):
     assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
 
 
+def test_evaluation_of_models(patterns):
+    scorer = RewardScorer(["length"])
+    settings = EvalSettings(max_completion_length=4)
+    rows = Dataset.from_list(make_prompts(2))
+    answers = answer_prompts("model", make_policy(), make_tokenizer(), rows, scorer, settings)
+    assert "tokens" in answers.signals
+    assert [name for name in answers.signals if not is_defined(name, patterns)] == []
+
+
 def test_a_name_that_is_not_on_the_page_is_found(patterns):
-    assert not is_defined("rewards/length", patterns) and not is_defined("kl", patterns)
+    assert not is_defined("rewards", patterns) and not is_defined("kl", patterns)
     assert is_defined("rewards/length/mean", patterns) and is_defined("eval_rewards/length/std", patterns)
