@@ -241,6 +241,22 @@ def check(planned: Sequence[tuple[Block, str | None]], folder: Path) -> list[dic
     return results
 
 
+def summary(results: Sequence[dict]) -> str:
+    """What took how long, the slowest first, and what was not run, by the reason."""
+    ran = sorted((result for result in results if "ok" in result), key=lambda result: -result["seconds"])
+    lines = [f"\n{len(ran)} blocks ran:"]
+    for result in ran:
+        first = result["command"].splitlines()[0].removesuffix("\\").strip()
+        lines.append(f"{result['seconds']:8.0f} s  {'ok  ' if result['ok'] else 'FAIL'}  {result['place']}  {first}")
+    places: dict[str, list[str]] = {}
+    for result in results:
+        if result.get("skipped", "").startswith("needs"):
+            places.setdefault(result["skipped"], []).append(result["place"])
+    lines.append(f"{sum(map(len, places.values()))} blocks are marked and were not run (see --able):")
+    lines += [f"  {reason}: {', '.join(found)}" for reason, found in places.items()]
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the commands of the documents.")
     parser.add_argument("pages", nargs="*", default=PAGES, help="pages or patterns (default: all)")
@@ -259,6 +275,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         results = check(planned, folder.resolve())
     failed = [result["place"] for result in results if result.get("ok") is False]
+    print(summary(results))
     ran = sum("ok" in result for result in results)
     seconds = sum(result.get("seconds", 0) for result in results)
     print(json.dumps({"ran": ran, "failed": failed, "skipped": len(results) - ran, "seconds": round(seconds)}))

@@ -126,3 +126,21 @@ def test_every_python_block_is_python():
                 r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
             ):
                 compile(block, path.name, "exec")
+
+
+def test_the_summary_has_times_and_what_is_marked(check):
+    results = [
+        {"place": "a.md:1", "command": "quick \\\n  --flag", "ok": True, "seconds": 2.0},
+        {"place": "a.md:5", "command": "slow\nmore", "ok": False, "seconds": 30.0},
+        {"place": "b.md:1", "command": "x", "skipped": "needs a GPU"},
+        {"place": "b.md:4", "command": "quick", "skipped": "same as a.md:1"},
+        {"place": "c.md:4", "command": "y", "skipped": "needs a GPU"},
+    ]
+    assert check.summary(results).split("\n") == [
+        "",
+        "2 blocks ran:",
+        "      30 s  FAIL  a.md:5  slow",
+        "       2 s  ok    a.md:1  quick",
+        "2 blocks are marked and were not run (see --able):",
+        "  needs a GPU: b.md:1, c.md:4",
+    ]
