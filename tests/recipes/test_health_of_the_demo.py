@@ -66,5 +66,5 @@ def test_constant_reward(start, tmp_path):
 
 
 def test_critic_learning_rate_of_0(start, tmp_path):
-    rules = run(start, tmp_path, "ppo", steps=84, critic_learning_rate=0.0, per_device_train_batch_size=32)
+    rules = run(start, tmp_path, "ppo", steps=100, critic_learning_rate=0.0, mini_batch_size=128)
     assert rules & {"critic_useless", "critic_loss_not_falling"}
