@@ -193,11 +193,11 @@ def nothing_learned(curves: Curves, limits: Limits) -> str | None:
     if kl:
         still = max(kl) < limits.still_policy_kl
     else:
-        gradients = curves.last("grad_norm", limits.some)
+        gradients = curves.first("grad_norm", curves.count("grad_norm"))  # all: a task that is solved has none left
         still = bool(gradients) and max(gradients) < limits.still_policy_kl
     if not still or not clipped or max(clipped) > 0 or _is_constant(curves, limits):
         return None
-    found = f"kl_ref is {max(kl):.2g}" if kl else "the gradient is 0"
+    found = f"kl_ref is {max(kl):.2g}" if kl else "the gradient was always 0"
     return f"after {curves.count('loss')} logs {found} and no token was clipped: the policy is where it started"
 
 

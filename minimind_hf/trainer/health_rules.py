@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         "Nothing is learned",
         checks.nothing_learned,
         f"after {LIMITS.still_policy_over} logs kl_ref is below {LIMITS.still_policy_kl:g} (without a reference: the "
-        "gradient is), and the clip fraction is 0",
+        "gradient always was), and the clip fraction is 0",
         "The policy is where it started.",
         (
             "raise learning_rate",
