@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every part of the suite may use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,16 @@ def golden_dir() -> Path:
     if not GOLDEN.is_dir():
         pytest.skip(f"no reference values at {GOLDEN}")
     return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory) -> Iterator:
+    """SGLang servers in processes of their own, see sglang_process.py; the same ones for all tests."""
+    from sglang_process import SharedServers
+
+    shared = SharedServers(tmp_path_factory.mktemp("servers"))
+    yield shared
+    shared.kill()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang servers in processes of their own: the stand-in, and the real one where MINIMIND_HF_SGLANG_SERVE holds a
-command that serves a folder on a port (`CMD MODEL_DIR PORT`)."""
+command that serves a folder on a port (`CMD MODEL_DIR PORT`). Starting one takes longest, so tests share them."""
 
 import os
 import shlex
@@ -9,17 +9,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
-from tiny import make_policy, make_tokenizer
+from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
 
+from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models.convert import convert
 
 VARIABLE = "MINIMIND_HF_SGLANG_SERVE"
 DOUBLE = Path(__file__).with_name("sglang_double.py")
-START_TIMEOUT = 240  # seconds; the real server takes 15 to 40 on a quiet machine
+START_TIMEOUT = 600  # seconds; the real server takes 15 to 40 on a quiet machine
+REAL = pytest.param("real", marks=[pytest.mark.sglang, pytest.mark.timeout(3 * START_TIMEOUT)])
+KINDS = ["double", REAL]
 
 
 class ServerProcess:
@@ -44,6 +48,11 @@ class ServerProcess:
             )
 
     def wait(self) -> None:
+        """Returns once it is up.
+
+        Raises:
+            RuntimeError: If it ends before, or is not up in time, with the end of its log.
+        """
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -54,9 +63,42 @@ class ServerProcess:
         raise RuntimeError(f"{self.command} did not come up:\n{self.log.read_text()[-3000:]}")
 
     def kill(self) -> None:
-        if self.process.poll() is None:
+        if self.is_running:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+class SharedServers:
+    """Servers for all tests of a session, by kind (`"double"` or `"real"`) and number; a killed one is started again.
+
+    Args:
+        root (`Path`): Where the served folder and their logs go.
+    """
+
+    def __init__(self, root: Path):
+        self._root = root
+        self._folder: Path | None = None
+        self._servers: dict[tuple[str, int], ServerProcess] = {}
+
+    def get(self, kind: str, number: int = 0) -> ServerProcess:
+        """Returns a server that is up, whatever weights it serves; skips the test where there is none."""
+        if (kind, number) not in self._servers:
+            command = command_of(kind)
+            self._folder = self._folder or make_served_folder(self._root)
+            self._servers[kind, number] = ServerProcess(command, self._folder, self._root / f"{kind}-{number}.log")
+        server = self._servers[kind, number]
+        if not server.is_running:
+            server.start()
+        server.wait()
+        return server
+
+    def kill(self) -> None:
+        for server in self._servers.values():
+            server.kill()
 
 
 def make_served_folder(root: Path) -> Path:
@@ -74,3 +116,33 @@ def command_of(kind: str) -> list[str]:
     if not os.environ.get(VARIABLE):
         pytest.skip(f"{VARIABLE} does not hold a command that serves a model folder on a port")
     return shlex.split(os.environ[VARIABLE])
+
+
+def make_server_trainer(
+    folder: Path, model=None, reward: Callable = share_of_a, engine: object = None, **changes
+) -> GRPOTrainer:
+    """A run of three steps, of 8 completions each, with completions from servers or an engine object."""
+    settings = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "max_steps": 3,
+        "optim": "sgd",
+        "learning_rate": 0.5,
+        "lr_scheduler_type": "constant",
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 12,
+    }
+    if engine is None:
+        settings |= {"rollout_engine": "sglang", "server_timeout": START_TIMEOUT}
+    return GRPOTrainer(
+        make_policy() if model is None else model,
+        reward,
+        GRPOConfig(**settings | changes),
+        train_dataset=make_prompts(12),
+        processing_class=make_tokenizer(),
+        rollout_engine=engine,
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -49,16 +50,22 @@ class DistributedSync(WeightSync):
 
     Args:
         timeout (`float`): Seconds that a broadcast may take.
+        keeps_sent (`bool`): Keep a copy of what was sent, in CPU memory, for a server that is restarted after the
+            policy has moved on. Without, it is sent the policy's weights of that moment.
     """
 
-    def __init__(self, timeout: float):
-        self.timeout = timedelta(seconds=timeout)
+    def __init__(self, timeout: float, keeps_sent: bool = True):
+        self.timeout, self._keeps_sent = timedelta(seconds=timeout), keeps_sent
         self._groups: dict[str, _Group] = {}
         self._weights: dict[str, Tensor] = {}
+        self._device = torch.device("cpu")
+        self._kept: str | None = None
 
     def take(self, model: nn.Module, tag: str) -> None:
-        if rank() == 0:
+        if rank() == 0 and self._kept != tag:
+            self._kept = None
             self._weights = exported_weights(model)
+            self._device = next(iter(self._weights.values())).device
 
     def push(self, server: SGLangServer, tag: str) -> None:
         is_old_group = server.url in self._groups
@@ -79,7 +86,11 @@ class DistributedSync(WeightSync):
         server.control("/end_weight_update", {})
 
     def done(self, tag: str) -> None:
-        self._weights = {}
+        if not self._keeps_sent:
+            self._weights = {}
+        elif rank() == 0 and self._kept != tag:
+            self._weights = {name: tensor.to("cpu", copy=True) for name, tensor in self._weights.items()}
+            self._kept = tag
 
     def close(self) -> None:
         for server in list(self._groups):
@@ -103,15 +114,16 @@ class DistributedSync(WeightSync):
             "weight_version": tag,
             "flush_cache": True,
         }
+        tensors = [tensor.to(self._device).contiguous() for tensor in bucket.values()]
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(server.control, "/update_weights_from_distributed", request)
-            sent = [group.link.broadcast(tensor.contiguous(), 0) for tensor in bucket.values()]
+            sent = [group.link.broadcast(tensor, 0) for tensor in tensors]
             answer.result()  # before the broadcasts, which would wait for a server that refused to take part
         for work in sent:
             work.wait()
 
     def _join(self, server: SGLangServer) -> _Group:
-        device = next(iter(self._weights.values())).device
+        device = self._device
         backend = "nccl" if device.type == "cuda" else "gloo"
         workers = int(server.get("/server_info").get("tp_size") or 1)
         address = _own_address(server.url)

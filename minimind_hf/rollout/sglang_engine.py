@@ -67,6 +67,9 @@ class SGLangEngine(RolloutEngine):
         server_timeout (`float`): Seconds that a server may fail, or take for one answer, before the run ends.
         api_key (`str`, *optional*): The servers' `--api-key`. Unset: the environment's `SGLANG_API_KEY`.
         admin_key (`str`, *optional*): Their `--admin-api-key`. Unset: the environment's `SGLANG_ADMIN_API_KEY`.
+        keeps_sent (`bool`): Whether `"distributed"` keeps a copy of what it sent, in CPU memory, so that a server that
+            is restarted gets the same weights again, however far the model has moved on. Turn it off to save that
+            memory where `sync_weights` is called whenever the model has changed.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class SGLangEngine(RolloutEngine):
         server_timeout: float = 300.0,
         api_key: str | None = None,
         admin_key: str | None = None,
+        keeps_sent: bool = True,
     ):
         urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         if not urls or len(set(urls)) < len(urls):
@@ -90,7 +94,7 @@ class SGLangEngine(RolloutEngine):
         self.servers = [SGLangServer(url, server_timeout, api_key, admin_key) for url in urls]
         self.server_timeout = server_timeout
         is_disk = weight_sync == "disk"
-        self._sync: WeightSync = DiskSync(sync_folder) if is_disk else DistributedSync(server_timeout)
+        self._sync: WeightSync = DiskSync(sync_folder) if is_disk else DistributedSync(server_timeout, keeps_sent)
         self._run: str | None = None
         self._syncs = 0
         self._tag: str | None = None
@@ -126,7 +130,7 @@ class SGLangEngine(RolloutEngine):
         self._send(range(len(self.servers)))
 
     def _send(self, numbers: Sequence[int]) -> None:
-        """Gives servers the weights of the last sync."""
+        """Gives servers the weights of the last sync, not those of now."""
         together(lambda: self._sync.take(self._model, self._tag))
         on_main(lambda: self._push_all([self.servers[number] for number in numbers]))
         self._sync.done(self._tag)

@@ -103,7 +103,7 @@ class RLTrainer(SavingTrainer):
         eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
         self._train_sampler = make_sampler(train_prompts, args)
-        engine = rollout_engine or make_engine(args)
+        engine = make_engine(args, rollout_engine)
         self._scorer = RewardScorer(
             reward_funcs,
             args.reward_weights,

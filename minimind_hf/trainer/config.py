@@ -15,6 +15,7 @@ from ..forward.layouts import LAYOUTS
 from ..rollout import WEIGHT_SYNCS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
 from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
+from .engine_settings import ReplaceDefault, check_engine_settings
 from .publishing import without_secrets
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -119,7 +120,7 @@ class RLConfig(TrainingArguments):
         metadata={
             "help": "The SGLang servers, such as http://localhost:30000; each gets a share of the prompts. Keys come "
             "from the environment: SGLANG_API_KEY, SGLANG_ADMIN_API_KEY.",
-            "action": "extend",  # the flag may be repeated
+            "action": ReplaceDefault,  # the flag may be repeated
         },
     )
     server_timeout: float = _field(
@@ -260,23 +261,16 @@ class RLConfig(TrainingArguments):
                 f"{self.rollout_engine!r}. An engine of your own goes to the trainer as an object: "
                 "rollout_engine=MyEngine()."
             )
-        is_server = self.rollout_engine == "sglang"
-        if is_server != bool(self.sglang_base_url):
-            raise ValueError(
-                f"rollout_engine is {self.rollout_engine!r} and sglang_base_url {self.sglang_base_url!r}: give both "
-                "(--rollout_engine sglang --sglang_base_url http://localhost:30000) or neither."
-            )
-        if is_server and self.rollout_dtype is not None:
-            raise ValueError(
-                f"rollout_dtype={self.rollout_dtype!r} is the torch engine's. An SGLang server computes in the "
-                "--dtype that it was started with; leave rollout_dtype unset."
-            )
         _choice("rollout_weight_sync", self.rollout_weight_sync, WEIGHT_SYNCS)
         _choice("rollout_correction", self.rollout_correction, ROLLOUT_CORRECTIONS)
         _at_least("rollout_correction_cap", self.rollout_correction_cap, 1)
         _at_least("sync_every", self.sync_every, 1)
         if not self.server_timeout > 0:
             raise ValueError(f"server_timeout must be above 0 seconds, got {self.server_timeout}.")
+        if isinstance(self.sglang_base_url, str):
+            self.sglang_base_url = [self.sglang_base_url]
+        check_engine_settings(self)
+        is_server = self.rollout_engine == "sglang"
         if is_server and self.world_size > 1 and self.server_timeout >= self.ddp_timeout:
             raise ValueError(
                 f"server_timeout ({self.server_timeout:g}) must be below ddp_timeout ({self.ddp_timeout}): processes "

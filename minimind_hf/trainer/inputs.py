@@ -11,6 +11,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ..data import PromptDataset
 from ..rollout import RolloutEngine, SGLangEngine, TorchEngine
 from .config import RLConfig
+from .engine_settings import check_own_engine
 from .sampler import RolloutSampler
 
 
@@ -113,13 +114,22 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
     return tokenizer
 
 
-def make_engine(args: RLConfig) -> RolloutEngine:
+def make_engine(args: RLConfig, own: RolloutEngine | None = None) -> RolloutEngine:
+    """Returns the engine that was passed, or the one that `args` names.
+
+    Raises:
+        ValueError: If it would ignore settings.
+    """
+    if own is not None:
+        check_own_engine(args, own)
+        return own
     if args.rollout_engine == "sglang":
         return SGLangEngine(
             args.sglang_base_url,
             weight_sync=args.rollout_weight_sync,
             sync_folder=args.rollout_sync_dir or Path(args.output_dir) / "_rollout_weights",
             server_timeout=args.server_timeout,
+            keeps_sent=args.sync_every > 1,
         )
     dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
     return TorchEngine(args.max_batch_rows, dtype=dtype, path=args.torch_engine_path)

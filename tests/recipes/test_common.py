@@ -39,6 +39,19 @@ def test_several_servers(between):
     assert args.sglang_base_url == servers
 
 
+@pytest.mark.parametrize("written", ["http://y:1", "[http://y:1]", "[http://y:1, http://z:2]", ""])
+def test_the_flag_replaces_the_servers_of_the_yaml(tmp_path, written):
+    config = tmp_path / "settings.yaml"
+    config.write_text("rollout_engine: sglang\n" + (f"sglang_base_url: {written}\n" if written else ""))
+    flags = ["--sglang_base_url", "http://a:3", "--sglang_base_url", "http://b:4"]
+    for number in (1, 2):
+        _, args, _ = parse("--config", str(config), *flags[: 2 * number])
+        assert args.sglang_base_url == ["http://a:3", "http://b:4"][:number]
+    if written:
+        _, args, _ = parse("--config", str(config))
+        assert args.sglang_base_url == written.strip("[]").split(", ")
+
+
 @pytest.mark.parametrize("given", ["--model_name_or_path", "--dataset_name"])
 def test_a_model_or_data_of_ones_own_leaves_the_defaults_of_the_config(given):
     _, args, _ = parse("--output_dir", "out", given, "somewhere")

@@ -2,6 +2,7 @@
 """The main path of the SGLang engine with a server of its own process: the stand-in always, and the real one, in
 float32, where there is one (see sglang_process.py)."""
 
+import copy
 import threading
 import time
 
@@ -9,42 +10,25 @@ import httpx
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from sglang_process import START_TIMEOUT, ServerProcess, command_of, make_served_folder
-from tiny import EOS, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
+from sglang_process import KINDS, REAL, START_TIMEOUT, make_server_trainer
+from tiny import EOS, make_policy, random_ids
 from transformers import TrainerCallback
 
-from minimind_hf import GRPOConfig, GRPOTrainer, SamplingParams, ServerGoneError, SGLangEngine
+from minimind_hf import SamplingParams, ServerGoneError, SGLangEngine
 from minimind_hf.forward.logprobs import completion_scores
 from minimind_hf.rollout import check_rollouts
 
 PROMPTS = random_ids(4)
 
 
-@pytest.fixture(scope="module")
-def start_server(tmp_path_factory):
-    root = tmp_path_factory.mktemp("server")
-    folder = make_served_folder(root)
-    servers = []
-
-    def start(kind: str) -> ServerProcess:
-        servers.append(ServerProcess(command_of(kind), folder, root / f"{kind}-{len(servers)}.log"))
-        servers[-1].start()
-        servers[-1].wait()
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.kill()
-
-
-@pytest.fixture(scope="module", params=["double", pytest.param("real", marks=pytest.mark.sglang)])
-def server(request, start_server):
-    return start_server(request.param)
+@pytest.fixture(params=KINDS)
+def server(request, servers):
+    return servers.get(request.param)
 
 
 @pytest.fixture(params=["disk", "distributed"])
 def engine(request, server, tmp_path):
-    engine = SGLangEngine(server.url, request.param, tmp_path / "sync", server_timeout=200)
+    engine = SGLangEngine(server.url, request.param, tmp_path / "sync", server_timeout=START_TIMEOUT)
     yield engine
     engine.close()
 
@@ -129,94 +113,97 @@ def test_completions_follow_the_contract(engine):
         assert rollout.finish_reason == "stop" or len(rollout.completion_ids) == 5
 
 
-def make_trainer(server, folder, **changes) -> GRPOTrainer:
-    settings = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "max_steps": 3,
-        "optim": "sgd",
-        "learning_rate": 0.5,
-        "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "max_completion_length": 12,
-        "rollout_engine": "sglang",
-        "sglang_base_url": [server.url],
-        "server_timeout": 200,
-    }
-    return GRPOTrainer(
-        make_policy(),
-        share_of_a,
-        GRPOConfig(**settings | changes),
-        train_dataset=make_prompts(12),
-        processing_class=make_tokenizer(),
-    )
-
-
 def logs_of(trainer) -> list[dict]:
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
 def test_training(server, weight_sync, tmp_path):
-    trainer = make_trainer(server, tmp_path / "run", rollout_weight_sync=weight_sync)
+    trainer = make_server_trainer(tmp_path / "run", sglang_base_url=server.url, rollout_weight_sync=weight_sync)
     trainer.train()
     assert [entry["sampling/staleness"] for entry in logs_of(trainer)] == [0.0] * 3
     assert max(entry["sampling/sampling_logp_difference/max"] for entry in logs_of(trainer)) < 1e-4
     trainer.end()
 
 
-@pytest.mark.parametrize("kind", ["double", pytest.param("real", marks=pytest.mark.sglang)])
-def test_a_server_killed_for_good_leaves_a_checkpoint_that_resumes(start_server, kind, tmp_path):
-    server = start_server(kind)
-
+def test_a_server_killed_for_good_leaves_a_checkpoint_that_resumes(server, tmp_path):
     class Killer(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == 2:
                 trainer._rollouts.engine.server_timeout = 2.0
                 server.kill()
 
-    trainer = make_trainer(server, tmp_path / "run", max_steps=4)
+    trainer = make_server_trainer(tmp_path / "run", sglang_base_url=server.url, max_steps=4)
     trainer.add_callback(Killer())
     with pytest.raises(ServerGoneError, match="checkpoint was saved: start the server and go on with") as end:
         trainer.train()
     print(end.value)
     server.start()
     server.wait()
-    resumed = make_trainer(server, tmp_path / "run", max_steps=4)
+    resumed = make_server_trainer(tmp_path / "run", sglang_base_url=server.url, max_steps=4)
     resumed.train(resume_from_checkpoint=f"{tmp_path}/run/checkpoint-2")
     assert resumed.state.global_step == 4
     assert [entry["step"] for entry in logs_of(resumed)] == [1, 2, 3, 4]
     assert max(entry["sampling/sampling_logp_difference/max"] for entry in logs_of(resumed)) < 1e-4
+
+
+def restart(server) -> None:
     server.kill()
+    server.start()
+    server.wait()
 
 
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
-def test_a_server_restarted_between_syncs(start_server, weight_sync, tmp_path):
-    server = start_server("double")
-    engine = SGLangEngine(server.url, weight_sync, tmp_path / "sync", server_timeout=200)
-    for version, model in enumerate([make_policy(seed=1), make_policy(seed=2)]):
-        engine.sync_weights(model, version)
-        assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
-        server.kill()
-        server.start()
-        server.wait()
-        assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
+def test_a_server_restarted_between_syncs_gets_the_weights_of_the_last_one(servers, weight_sync, tmp_path):
+    """Not those that the model has come to since."""
+    server, model = servers.get("double"), lora_model()
+    engine = SGLangEngine(server.url, weight_sync, tmp_path / "sync", server_timeout=START_TIMEOUT)
+    engine.sync_weights(model, 3)
+    assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
+    sent = copy.deepcopy(model)
+    move(model)
+    restart(server)
+    rollouts = engine.generate(PROMPTS, 2, sampling())
+    assert largest_difference(sent, PROMPTS, rollouts) < 1e-4 < largest_difference(model, PROMPTS, rollouts)
+    assert {rollout.weights_version for rollout in rollouts} == {3}
+    engine.sync_weights(model, 4)
+    assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
     engine.close()
-    server.kill()
 
 
-@pytest.mark.sglang
+def test_a_restart_between_syncs_changes_nothing_in_a_run(servers, tmp_path):
+    class Restart(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                restart(server)
+
+    server, states = servers.get("double"), []
+    for callbacks in ([], [Restart()]):
+        trainer = make_server_trainer(
+            tmp_path / f"run-{len(callbacks)}",
+            sglang_base_url=server.url,
+            rollout_weight_sync="distributed",
+            sync_every=2,
+            max_steps=2,
+        )
+        for callback in callbacks:
+            trainer.add_callback(callback)
+        trainer.train()
+        assert [entry["sampling/staleness"] for entry in logs_of(trainer)] == [0.0, 1.0]
+        states.append(trainer.model.state_dict())
+        trainer.end()
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
-def test_a_server_killed_in_mid_rollout_and_started_again(start_server, weight_sync, tmp_path):
-    server = start_server("real")
+@pytest.mark.parametrize("kind", [REAL])
+def test_a_server_killed_in_mid_rollout_and_started_again(servers, kind, weight_sync, tmp_path):
+    server = servers.get(kind)
     engine = SGLangEngine(server.url, weight_sync, tmp_path / "sync", server_timeout=START_TIMEOUT)
     model = make_policy()
     engine.sync_weights(model, 0)
     engine.generate(PROMPTS, 1, sampling())
-    tag = httpx.get(f"{server.url}/model_info", trust_env=False).json()["weight_version"]
+    tag = weight_version(server)
     killed = []
 
     def kill_and_restart():
@@ -233,7 +220,47 @@ def test_a_server_killed_in_mid_rollout_and_started_again(start_server, weight_s
     thread.join()
     check_rollouts(rollouts, 32, 259, engine)
     assert largest_difference(model, PROMPTS, rollouts) < 1e-4
-    assert httpx.get(f"{server.url}/model_info", trust_env=False).json()["weight_version"] == tag
+    assert weight_version(server) == tag
     assert engine.generate(PROMPTS, 1, sampling())
     engine.close()
-    server.kill()
+
+
+def weight_version(server) -> str:
+    return httpx.get(f"{server.url}/model_info", timeout=60, trust_env=False).json()["weight_version"]
+
+
+def count_requests(engine) -> list[str]:
+    """Returns a list that each request for completions adds its server to."""
+    asked = []
+
+    def counted(server):
+        ask = server.generate
+
+        def generate(payload):
+            asked.append(server.url)
+            return ask(payload)
+
+        return generate
+
+    for server in engine.servers:
+        server.generate = counted(server)
+    return asked
+
+
+@pytest.mark.parametrize("kind", [REAL])
+def test_several_servers(servers, kind, tmp_path):
+    both = [servers.get(kind, number) for number in (0, 1)]
+    urls = [server.url for server in both]
+    for weight_sync in ("disk", "distributed"):
+        engine, model = SGLangEngine(urls, weight_sync, tmp_path / "sync", START_TIMEOUT), make_policy(seed=3)
+        for version in (1, 2):
+            engine.sync_weights(model, version)
+            asked = count_requests(engine)
+            rollouts = engine.generate(PROMPTS, 3, sampling())
+            check_rollouts(rollouts, 12, 259, engine)
+            assert largest_difference(model, PROMPTS, rollouts) < 1e-4
+            assert sorted(asked) == sorted(2 * urls)  # four prompts, two for each
+            assert len({weight_version(server) for server in both}) == 1
+            move(model)
+        engine.close()
+    both[1].kill()  # it is not needed again

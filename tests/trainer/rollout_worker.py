@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import torch
-from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
+from sglang_process import make_server_trainer
+from tiny import make_policy, share_of_a
 
-from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf import RolloutEngine
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -20,38 +21,58 @@ def failing_reward(completion_ids, trainer_state, **columns):
     return share_of_a(completion_ids)
 
 
-def make_trainer(folder: Path, reward, **changes) -> GRPOTrainer:
-    settings = {
-        "use_cpu": True,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "max_steps": 3,
-        "optim": "sgd",
-        "learning_rate": 0.5,
-        "lr_scheduler_type": "constant",
-        "num_generations": 4,
-        "per_device_train_batch_size": 8 // WORLD,
-        "max_completion_length": 8,
-        "rollout_engine": "sglang",
-        "server_timeout": 60,
-    }
-    # The widths of a padded batch differ between one process and two, so the sums do too: float64 keeps that small.
-    return GRPOTrainer(
-        make_policy().double(),
-        reward,
-        GRPOConfig(output_dir=str(folder / "run"), **settings | changes),
-        train_dataset=make_prompts(12),
-        processing_class=make_tokenizer(),
-    )
+class Recorder(RolloutEngine):
+    """Passes everything on, and keeps the completions of each rollout by their prompt."""
+
+    def __init__(self, engine: RolloutEngine):
+        self.engine, self.drawn = engine, []
+
+    def sync_weights(self, model, version):
+        self.engine.sync_weights(model, version)
+
+    def generate(self, prompt_ids, num_generations, sampling):
+        rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
+        self.drawn.append(
+            {
+                tuple(ids): rollouts[number * num_generations : (number + 1) * num_generations]
+                for number, ids in enumerate(prompt_ids)
+            }
+        )
+        return rollouts
+
+    def close(self):
+        self.engine.close()
+
+
+class Replay(RolloutEngine):
+    """Draws what was drawn before."""
+
+    def __init__(self, drawn: list[dict]):
+        self.drawn = iter(drawn)
+
+    def sync_weights(self, model, version):
+        """Needs none."""
+
+    def generate(self, prompt_ids, num_generations, sampling):
+        drawn = next(self.drawn)
+        return [rollout for ids in prompt_ids for rollout in drawn[tuple(ids)]]
 
 
 def main(folder: Path, reward: str, changes: dict) -> None:
     result = {}
     try:
-        trainer = make_trainer(folder, {"share_of_a": share_of_a, "failing": failing_reward}[reward], **changes)
+        replayed = changes.pop("replayed", None)
+        trainer = make_server_trainer(
+            folder / "run",
+            # Padded batches of one process and of two differ in width, so sums do too: float64 keeps that small.
+            make_policy().double(),
+            {"share_of_a": share_of_a, "failing": failing_reward}[reward],
+            replayed and Replay(torch.load(replayed, weights_only=False)),
+            **{"per_device_train_batch_size": 8 // WORLD, "max_completion_length": 8} | changes,
+        )
+        recorder = trainer._rollouts.engine = Recorder(trainer._rollouts.engine)
         trainer.train()
-        result = {"state": trainer.model.state_dict(), "log": trainer.state.log_history}
+        result = {"state": trainer.model.state_dict(), "log": trainer.state.log_history, "drawn": recorder.drawn}
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"}
         raise

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from sglang_double import SGLangDouble, answers, changes, takes
-from sglang_process import ServerProcess, command_of, make_served_folder
+from sglang_process import START_TIMEOUT
 from tiny import make_policy
 
 from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
 
 WORKER = Path(__file__).with_name("rollout_worker.py")
 TIMEOUT = 200  # seconds; a run takes about 15 on a quiet machine
+SLOW_TIMEOUT = 900  # with a real server, on a machine that is not quiet
 
 
 @pytest.fixture
@@ -31,47 +32,55 @@ def double(tmp_path):
     double.stop()
 
 
-def run(folder: Path, processes: int, double, reward="share_of_a", **changes) -> list[dict]:
+def run(folder: Path, processes: int, urls=(), reward="share_of_a", timeout=TIMEOUT, **changes) -> list[dict]:
     """Returns what each process left; a hang ends in an error."""
     folder.mkdir()
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [*launcher, str(WORKER), str(folder), reward, json.dumps({"sglang_base_url": [double.url], **changes})]
+    if urls:
+        changes = {"sglang_base_url": urls, "server_timeout": 60} | changes
+    command = [*launcher, str(WORKER), str(folder), reward, json.dumps(changes)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHONPATH"] = os.pathsep.join([str(WORKER.parents[1]), str(WORKER.parents[2])])
-    subprocess.run(command, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
+    subprocess.run(command, env=environment, timeout=timeout, capture_output=True, text=True)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
 
 
+def assert_same_states(results, expected, atol):
+    for result in results:
+        for name, tensor in expected["state"].items():
+            torch.testing.assert_close(result["state"][name], tensor, atol=atol, rtol=0, msg=name)
+
+
 def test_two_processes_equal_one(tmp_path, double):
-    (alone,) = run(tmp_path / "one", 1, double)
+    (alone,) = run(tmp_path / "one", 1, [double.url])
     asked = len(double.requests["/generate"])
-    both = run(tmp_path / "two", 2, double)
+    both = run(tmp_path / "two", 2, [double.url])
     assert len(double.requests["/generate"]) == 2 * asked
     assert len(double.versions) == 6  # one sync a step, whatever the number of processes
-    for result in both:
-        for name, tensor in alone["state"].items():
-            torch.testing.assert_close(result["state"][name], tensor, atol=1e-6, rtol=0, msg=name)
+    assert_same_states(both, alone, atol=1e-6)
     difference = [entry["sampling/sampling_logp_difference/max"] for entry in both[0]["log"] if "loss" in entry]
     assert len(difference) == 3 and max(difference) < 1e-4
 
 
 @pytest.mark.sglang
-def test_two_processes_with_the_real_server(tmp_path):
-    """It draws at random, so that one process would see other tokens; what must hold is seen in what was drawn."""
-    (tmp_path / "model").mkdir()
-    server = ServerProcess(command_of("real"), make_served_folder(tmp_path / "model"), tmp_path / "server.log")
-    server.start()
-    try:
-        server.wait()
-        first, second = run(tmp_path / "two", 2, server, server_timeout=200)
-    finally:
-        server.kill()
-    assert all(torch.equal(tensor, second["state"][name]) for name, tensor in first["state"].items())
-    entries = [entry for entry in first["log"] if "loss" in entry]
-    assert [entry["sampling/staleness"] for entry in entries] == [0.0] * 3
-    assert max(entry["sampling/sampling_logp_difference/max"] for entry in entries) < 1e-4
+@pytest.mark.timeout(2 * SLOW_TIMEOUT + START_TIMEOUT)
+def test_two_processes_with_the_real_server_equal_one(tmp_path, servers):
+    """It draws at random: the one process trains on what the two have drawn."""
+    options = {"timeout": SLOW_TIMEOUT, "server_timeout": START_TIMEOUT}
+    both = run(tmp_path / "two", 2, [servers.get("real").url], **options)
+    for result in both:
+        entries = [entry for entry in result["log"] if "loss" in entry]
+        assert [entry["sampling/staleness"] for entry in entries] == [0.0] * 3
+        assert max(entry["sampling/sampling_logp_difference/max"] for entry in entries) < 1e-4
+    drawn = [first | second for first, second in zip(both[0]["drawn"], both[1]["drawn"], strict=True)]
+    assert [len(rollout) for rollout in drawn] == [2, 2, 2]  # each process has drawn for a prompt of its own
+    torch.save(drawn, tmp_path / "drawn.pt")
+    (alone,) = run(tmp_path / "one", 1, replayed=str(tmp_path / "drawn.pt"))
+    assert_same_states(both, alone, atol=1e-9)
+    start = make_policy().double().state_dict()
+    assert any(not torch.equal(tensor, start[name]) for name, tensor in alone["state"].items())
 
 
 def drop_logprob(items):
@@ -91,7 +100,7 @@ def test_what_fails_in_one_process_ends_both_with_the_same_message(tmp_path, dou
     options, faults, message = FAULTS[fault]
     double.next("/generate", *faults)
     start = time.monotonic()
-    results = run(tmp_path / "run", 2, double, **options)
+    results = run(tmp_path / "run", 2, [double.url], **options)
     assert time.monotonic() - start < TIMEOUT
     assert all(message in result["error"] for result in results), results
     assert sum(result["error"].startswith("RuntimeError: ") for result in results) == 1
@@ -103,7 +112,7 @@ def test_a_server_that_is_gone_ends_both_with_a_checkpoint(tmp_path, double):
         return answer()
 
     double.next("/generate", *[takes(0)] * 5, die)
-    results = run(tmp_path / "run", 2, double, server_timeout=15)
+    results = run(tmp_path / "run", 2, [double.url], server_timeout=15)
     assert all("A checkpoint was saved" in result["error"] for result in results), results
     (checkpoint,) = (tmp_path / "run" / "run").glob("checkpoint-*")
     assert {f"rollout_state_{rank}.pt" for rank in (0, 1)} <= {path.name for path in checkpoint.iterdir()}

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which settings belong to which rollout engine: one that the engine in use would ignore is refused, not ignored."""
+
+import argparse
+from typing import Any
+
+ENGINE_SETTINGS = {
+    "torch": ("max_batch_rows", "rollout_dtype", "torch_engine_path"),
+    "sglang": ("sglang_base_url", "server_timeout", "rollout_weight_sync", "rollout_sync_dir"),
+}
+_ADDRESS = "http://localhost:30000"
+_HINTS = {
+    "rollout_dtype": " An SGLang server computes in the --dtype that it was started with.",
+    "sglang_base_url": f" As flags: --rollout_engine sglang --sglang_base_url {_ADDRESS}.",
+}
+
+
+class ReplaceDefault(argparse.Action):
+    """A flag of several values that may be repeated, and that replaces its default, for example from a yaml file."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        found = getattr(namespace, self.dest)
+        earlier = [] if found is self.default else found
+        setattr(namespace, self.dest, [*earlier, *values])
+
+
+def check_engine_settings(args: Any) -> None:
+    """Refuses settings of the engine that `rollout_engine` does not name, and those of a way that is not taken.
+
+    Raises:
+        ValueError: With the setting, its value and what to do.
+    """
+    chosen = args.rollout_engine
+    for engine in ENGINE_SETTINGS:
+        if engine != chosen:
+            remedy = f"or choose rollout_engine={engine!r}"
+            _refuse_changed(args, engine, f"rollout_engine is {chosen!r}, which would ignore it", remedy)
+    if chosen == "sglang" and not args.sglang_base_url:
+        raise ValueError(
+            f"rollout_engine is 'sglang', but sglang_base_url names no server: give both (--rollout_engine sglang "
+            f"--sglang_base_url {_ADDRESS}) or neither."
+        )
+    if args.rollout_weight_sync != "disk" and args.rollout_sync_dir is not None:
+        raise ValueError(
+            f"rollout_sync_dir={args.rollout_sync_dir!r} is the folder of rollout_weight_sync='disk', but "
+            f"rollout_weight_sync is {args.rollout_weight_sync!r}, which needs none. Leave rollout_sync_dir unset."
+        )
+
+
+def check_own_engine(args: Any, engine: object) -> None:
+    """Refuses settings of the engines that have names, where an engine object is passed to the trainer.
+
+    Raises:
+        ValueError: With the setting, its value and what to do.
+    """
+    name = type(engine).__name__
+    if args.rollout_engine != "torch":
+        raise ValueError(
+            f"rollout_engine is {args.rollout_engine!r} in the config, and a {name} was passed to the trainer as "
+            "rollout_engine: only one of them can draw. Leave it, and what belongs to it, out of the config, or pass "
+            "no object."
+        )
+    _refuse_changed(args, "torch", f"the engine is the {name} that was passed", "or set it where that is made")
+
+
+def _refuse_changed(args: Any, engine: str, reason: str, remedy: str) -> None:
+    for name in ENGINE_SETTINGS[engine]:
+        value, default = getattr(args, name), type(args).__dataclass_fields__[name].default
+        if value != default:
+            raise ValueError(
+                f"{name}={value!r} is a setting of the {engine} engine, but {reason}. Leave {name} at {default!r}, "
+                f"{remedy}.{_HINTS.get(name, '')}"
+            )
