@@ -2,7 +2,8 @@
 """A stand-in for an SGLang server (0.5): its protocol and its failures, over a model that fits a test.
 
 Log-probabilities are those of the served weights, tokens are scripted: the same prompts get the same completions. As a
-command, `python tests/sglang_double.py MODEL_DIR PORT` serves a folder until it is ended.
+command, `python tests/sglang_double.py MODEL_DIR PORT` serves a folder until it is ended; `POST /refuse_next {"path",
+"status", "body"}` says what it refuses next.
 """
 
 import json
@@ -168,6 +169,10 @@ class SGLangDouble:
         if needed and key != f"Bearer {needed}":
             raise Refusal(401, {"error": "Unauthorized"})
 
+    def refuse_next(self, payload):
+        self.next(payload["path"], answers(payload["status"], payload["body"]))
+        return {}
+
     # What it answers
 
     def health(self):
@@ -265,8 +270,15 @@ class SGLangDouble:
         link, _ = c10d._new_process_group_helper(
             world, rank, [], dist.Backend(payload["backend"]), store, group_name=name, timeout=timeout
         )
+        c10d._world.pg_group_ranks[link] = {number: number for number in range(world)}
         self.groups[name] = link
         return {"success": True, "message": "Succeeded to initialize custom process group."}
+
+    def destroy_weights_update_group(self, payload):
+        if payload["group_name"] not in self.groups:
+            raise Refusal(400, {"success": False, "message": "The group to be destroyed does not exist."})
+        dist.destroy_process_group(self.groups.pop(payload["group_name"]))
+        return {"success": True, "message": "Succeeded to destroy custom process group."}
 
     def update_weights_from_distributed(self, payload):
         if not self.in_session:

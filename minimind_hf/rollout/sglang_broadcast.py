@@ -6,11 +6,13 @@ groups that the trainer's own processes talk in. It lives until it fails; then a
 """
 
 import socket
+import threading
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -35,11 +37,13 @@ class _Group:
     """The process group with one server.
 
     Args:
+        server ([`SGLangServer`]): The other party.
         name (`str`): Its name on both sides.
         link (`dist.ProcessGroup`): This side of it.
         store (`dist.TCPStore`): Where both sides met; kept open as long as the group.
     """
 
+    server: SGLangServer
     name: str
     link: dist.ProcessGroup
     store: dist.TCPStore
@@ -79,10 +83,12 @@ class DistributedSync(WeightSync):
             self._push(server, tag)
 
     def _push(self, server: SGLangServer, tag: str) -> None:
-        group = self._groups.get(server.url) or self._join(server)
+        if server.url not in self._groups:
+            self._groups[server.url] = self._join(server)
+        group = self._groups[server.url]
         self._begin(server)
         for bucket in buckets(self._weights, BUCKET_BYTES):
-            self._broadcast(server, group, bucket, tag)
+            self._broadcast(group, bucket, tag)
         server.control("/end_weight_update", {})
 
     def done(self, tag: str) -> None:
@@ -93,19 +99,22 @@ class DistributedSync(WeightSync):
             self._kept = tag
 
     def close(self) -> None:
-        for server in list(self._groups):
-            self._drop(server)
+        for group in list(self._groups.values()):
+            self._leave(group.server)
 
     @staticmethod
     def _begin(server: SGLangServer) -> None:
         """Opens a session; one that a failure has left open is closed first."""
         try:
             server.control("/begin_weight_update", {})
-        except RolloutServerError:
-            server.control("/end_weight_update", {})
+        except RolloutServerError as error:
+            try:
+                server.control("/end_weight_update", {})
+            except RolloutServerError:
+                raise error from None  # there is none to close: that was not why
             server.control("/begin_weight_update", {})
 
-    def _broadcast(self, server: SGLangServer, group: _Group, bucket: dict[str, Tensor], tag: str) -> None:
+    def _broadcast(self, group: _Group, bucket: dict[str, Tensor], tag: str) -> None:
         request = {
             "names": list(bucket),
             "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in bucket.values()],
@@ -116,7 +125,7 @@ class DistributedSync(WeightSync):
         }
         tensors = [tensor.to(self._device).contiguous() for tensor in bucket.values()]
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(server.control, "/update_weights_from_distributed", request)
+            answer = pool.submit(group.server.control, "/update_weights_from_distributed", request)
             sent = [group.link.broadcast(tensor, 0) for tensor in tensors]
             answer.result()  # before the broadcasts, which would wait for a server that refused to take part
         for work in sent:
@@ -137,9 +146,8 @@ class DistributedSync(WeightSync):
             "group_name": name,
             "backend": backend,
         }
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(server.control, "/init_weights_update_group", request)
-            link, _ = c10d._new_process_group_helper(
+        own_side = _InBackground(
+            lambda: c10d._new_process_group_helper(
                 1 + workers,
                 0,
                 [],
@@ -149,17 +157,40 @@ class DistributedSync(WeightSync):
                 timeout=self.timeout,
                 device_id=device if device.type == "cuda" else None,
             )
-            answer.result()
+        )
+        server.control("/init_weights_update_group", request)  # fails at once, where the own side would wait
+        link, _ = own_side.result()
         c10d._world.pg_group_ranks[link] = {number: number for number in range(1 + workers)}
-        self._groups[server.url] = _Group(name, link, store)
-        return self._groups[server.url]
+        return _Group(server, name, link, store)
 
     def _leave(self, server: SGLangServer) -> None:
-        if server.url in self._groups:
-            self._drop(server.url)
+        """Ends the group on both sides: the server's first, since it closes the connection that a broadcast which it
+        takes no part in waits on."""
+        if server.url not in self._groups:
+            return
+        group = self._groups.pop(server.url)
+        try:
+            server.control("/destroy_weights_update_group", {"group_name": group.name})
+        except RolloutServerError as error:
+            logger.info("The SGLang server %s did not leave the group %s: %s", server.url, group.name, error)
+        dist.destroy_process_group(group.link)
 
-    def _drop(self, url: str) -> None:
-        dist.destroy_process_group(self._groups.pop(url).link)
+
+class _InBackground:
+    """Work that is left alone, not waited for, when its result is no longer wanted."""
+
+    def __init__(self, work: Callable[[], Any]):
+        self._outcome: Future = Future()
+        threading.Thread(target=self._run, args=(work,), daemon=True).start()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            self._outcome.set_result(work())
+        except Exception as error:
+            self._outcome.set_exception(error)
+
+    def result(self) -> Any:
+        return self._outcome.result()
 
 
 def buckets(weights: dict[str, Tensor], limit: int) -> Iterator[dict[str, Tensor]]:

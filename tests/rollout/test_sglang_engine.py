@@ -342,6 +342,13 @@ def test_a_server_that_never_answers_is_given_up(make_engine, double):
         make_engine(double, timeout=0.4).check_ready(make_policy(), 10, 8)
 
 
+def test_an_answer_that_takes_too_long_is_given_up(synced, double):
+    synced.servers[0]._http.timeout = 0.5
+    double.next("/generate", takes(2))
+    with pytest.raises(ServerGoneError, match="did not answer /generate within.*Raise server_timeout"):
+        synced.generate(PROMPTS[:1], 2, sampling())
+
+
 def drop_logprob(items):
     items[0]["meta_info"]["output_token_logprobs"].pop()
     return items

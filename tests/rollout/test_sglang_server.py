@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from minimind_hf import SamplingParams, ServerGoneError, SGLangEngine
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.rollout import check_rollouts
+from minimind_hf.rollout import RolloutServerError, check_rollouts
 
 PROMPTS = random_ids(4)
 
@@ -193,6 +193,22 @@ def test_a_restart_between_syncs_changes_nothing_in_a_run(servers, tmp_path):
         states.append(trainer.model.state_dict())
         trainer.end()
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/init_weights_update_group", "/begin_weight_update", "/update_weights_from_distributed", "/end_weight_update"],
+)
+def test_a_broadcast_that_is_refused_ends_the_run_and_blocks_nothing(servers, path):
+    server, model = servers.get("double"), make_policy(seed=4)
+    engine = SGLangEngine(server.url, "distributed", server_timeout=START_TIMEOUT)
+    refusal = {"path": path, "status": 400, "body": {"success": False, "message": "no space"}}
+    httpx.post(f"{server.url}/refuse_next", json=refusal, trust_env=False)
+    with pytest.raises(RolloutServerError, match=f"{path} answered 400: no space"):
+        engine.sync_weights(model, 0)
+    engine.sync_weights(model, 1)  # in a new group, after closing a session that was left open
+    assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
+    engine.close()
 
 
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])

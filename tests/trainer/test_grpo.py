@@ -331,7 +331,7 @@ def test_tool_output_is_not_learned(make_trainer):
             rollouts = super().generate(*args)
             for rollout in rollouts:
                 rollout.completion_ids += [7, 8]
-                rollout.logprobs += [-50.0, -50.0]
+                rollout.logprobs += [-50.0, math.nan]
                 rollout.loss_mask = [1] * (len(rollout.completion_ids) - 2) + [0, 0]
             return rollouts
 

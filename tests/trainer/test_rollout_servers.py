@@ -81,6 +81,15 @@ def test_sync_every_leaves_older_weights_and_says_so(make_trainer, double):
     assert max(difference[0::2]) < 1e-5 < min(difference[1::2])
 
 
+def test_a_run_resumed_between_syncs_begins_with_one(make_trainer, double):
+    settings = served(double, sync_every=2, max_steps=5, save_strategy="steps", save_steps=3)
+    for checkpoint, staleness in ((None, [0.0, 1.0, 0.0, 1.0, 0.0]), (3, [0.0, 1.0, 0.0, 0.0, 1.0])):
+        trainer = make_trainer(**settings)
+        folder = checkpoint and f"{trainer.args.output_dir}/checkpoint-{checkpoint}"
+        trainer.train(resume_from_checkpoint=folder)
+        assert logged(trainer, "sampling/staleness") == staleness
+
+
 def test_sync_every_is_not_for_the_torch_engine(make_trainer):
     with pytest.raises(ValueError, match="sync_every=2.*torch engine"):
         make_trainer(engine=TorchEngine(), sync_every=2)
