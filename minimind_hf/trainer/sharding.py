@@ -36,6 +36,11 @@ def check_mode(accelerator: Accelerator) -> None:
             f"The trainers run in one process, under DDP, DeepSpeed ZeRO and FSDP2, not under {kind.value}. Choose "
             "one of the files in accelerate_configs/."
         )
+    if kind == DistributedType.DEEPSPEED and accelerator.state.deepspeed_plugin.zero_stage == 0:
+        raise ValueError(
+            "zero_stage is 0, with which DeepSpeed shards nothing and updates in other ways. Choose 1, 2 or 3, or DDP "
+            "(accelerate_configs/ddp.yaml)."
+        )
     if kind != DistributedType.FSDP:
         return
     plugin = accelerator.state.fsdp_plugin

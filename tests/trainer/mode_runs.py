@@ -41,7 +41,15 @@ ADAM = {
     "save_steps": 2,
 }
 MOE = {"use_moe": True, "num_experts_per_tok": 2}  # of two experts both weights depend on the router
-BF16 = {"bf16": True, "max_steps": 2}
+BF16 = {
+    "bf16": True,
+    "max_steps": 2,
+    "gradient_checkpointing": True,
+    "eval_on_start": True,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "per_device_eval_batch_size": 4,
+}
 RUNS = {
     "grpo": (GRPOTrainer, GRPOConfig, GRPO, False),
     "grpo_lora": (GRPOTrainer, GRPOConfig, {**GRPO, "merge_adapters": True}, True),
@@ -86,6 +94,7 @@ def build(name: str, folder: Path, processes: int):
         share_of_a,
         config,
         train_dataset=make_prompts(48),
+        eval_dataset=make_prompts(5) if config.eval_strategy != "no" else None,  # no whole number of batches
         processing_class=make_tokenizer(),
         peft_config=adapters,
         rollout_engine=ScriptedEngine(config.temperature),

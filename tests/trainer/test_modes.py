@@ -88,7 +88,9 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
 
     for name in ("bf16", "bf16_ppo"):  # its weights are float32 nevertheless
         assert_close(weights(tmp_path / name), weights(alone / name), 0.05)
-        assert len(series(results[f"{name}_0"]["log"], "loss")) == 2
+        log = results[f"{name}_0"]["log"]
+        assert len(series(log, "loss")) == 2
+        assert [entry["step"] for entry in log if "eval_reward" in entry] == [0, 1, 2]
 
     for name in RUNS:
         if "lora" in name:

@@ -14,7 +14,7 @@ from minimind_hf.trainer.token_budget import split_by_tokens
 
 
 def accelerator(kind, **plugin):
-    state = SimpleNamespace(fsdp_plugin=SimpleNamespace(**plugin), deepspeed_plugin=None)
+    state = SimpleNamespace(fsdp_plugin=SimpleNamespace(**plugin), deepspeed_plugin=SimpleNamespace(**plugin))
     is_fsdp2 = plugin.get("fsdp_version") == 2
     return SimpleNamespace(distributed_type=kind, state=state, is_fsdp2=is_fsdp2)
 
@@ -23,6 +23,7 @@ def accelerator(kind, **plugin):
     ("kind", "plugin", "message"),
     [
         (DistributedType.MEGATRON_LM, {}, "not under MEGATRON_LM.*accelerate_configs"),
+        (DistributedType.DEEPSPEED, {"zero_stage": 0}, "zero_stage is 0.*Choose 1, 2 or 3"),
         (DistributedType.FSDP, {"fsdp_version": 1}, "fsdp_version is 1.*fsdp_version: 2"),
         (
             DistributedType.FSDP,
@@ -38,7 +39,7 @@ def test_other_modes_are_refused(kind, plugin, message):
 
 @pytest.mark.parametrize("kind", [DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.DEEPSPEED])
 def test_modes_that_are_not(kind):
-    check_mode(accelerator(kind))
+    check_mode(accelerator(kind, zero_stage=2))
     check_mode(accelerator(DistributedType.FSDP, fsdp_version=2, cpu_ram_efficient_loading=False))
 
 
