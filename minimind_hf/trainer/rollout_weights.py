@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from trl.models.utils import add_hooks, remove_hooks
 
@@ -44,6 +45,7 @@ class RolloutWeights:
             policy (`nn.Module`): The policy in it.
         """
         if self._twin is not None:
+            _reshard(wrapped)
             with _lent(self._twin, policy):
                 yield self._twin
         elif self._is_zero3:
@@ -60,6 +62,13 @@ def _weightless(policy: nn.Module) -> nn.Module:
         for parameter in policy.parameters()
     }
     return copy.deepcopy(policy, empty).eval()
+
+
+def _reshard(wrapped: nn.Module) -> None:
+    """After a pass without a backward FSDP2 keeps some weights whole, in the precision that it computes in."""
+    for module in wrapped.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 @contextmanager
