@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models.convert import convert
@@ -124,10 +124,7 @@ def make_server_trainer(
     """A run of three steps, of 8 completions each, with completions from servers or an engine object."""
     settings = {
         "output_dir": str(folder),
-        "use_cpu": True,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
+        **QUIET,
         "max_steps": 3,
         "optim": "sgd",
         "learning_rate": 0.5,

@@ -12,6 +12,7 @@ from minimind_hf.forward.logprobs import completion_scores
 
 SPECIALS = ("<pad>", "<|im_start|>", "<|im_end|>")
 PAD, BOS, EOS = range(3)
+QUIET = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}  # of a config
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"

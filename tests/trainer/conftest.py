@@ -2,7 +2,7 @@
 """A trainer with scripted completions, so that runs of different shapes train on the same tokens."""
 
 import pytest
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 
@@ -12,10 +12,7 @@ def make_config(tmp_path):
     def make(**changes) -> GRPOConfig:
         settings = {
             "output_dir": str(tmp_path / "run"),
-            "use_cpu": True,
-            "report_to": "none",
-            "save_strategy": "no",
-            "disable_tqdm": True,
+            **QUIET,
             "max_steps": 2,
             "optim": "sgd",
             "learning_rate": 0.5,
