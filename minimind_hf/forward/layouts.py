@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .logprobs import TokenScores, completion_scores, shared_prompt_scores
-from .shared_prompt import attach, detach, pack
+from .shared_prompt import ATTENTION_NAME, attach, detach, pack
 from .signature import forward_arguments, unwrap
 
 LAYOUTS = ("shared_prompt", "padded")
@@ -75,7 +75,7 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
     accepted = forward_arguments(model)
     if not getattr(base, "_supports_attention_backend", False):
         return "its attention does not go through transformers' attention interface"
-    if config._attn_implementation not in (None, "sdpa"):
+    if config._attn_implementation not in (None, "sdpa", ATTENTION_NAME):  # the last: of an earlier trainer's
         return f"it was loaded with attn_implementation={config._attn_implementation!r}, not 'sdpa'"
     if "logits_to_keep" not in accepted or base.get_output_embeddings() is None:
         return "its forward has no logits_to_keep, or no language-model head that can be found"

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
+from ..forward.shared_prompt import ATTENTION_NAME
 from ..forward.signature import unwrap
 from .cache_decoder import CacheDecoder
 
-MASKED_ATTENTION = ("sdpa", "eager")  # those that take a mask with a column for every slot
+# Those that take a mask with a column for every slot; the last is sdpa outside the training forward.
+MASKED_ATTENTION = ("sdpa", "eager", ATTENTION_NAME)
 
 
 def why_not_static(model: nn.Module, max_length: int) -> str | None:

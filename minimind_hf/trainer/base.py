@@ -55,7 +55,7 @@ from .inputs import (
 )
 from .metrics import Metrics
 from .mismatch import measure_staleness
-from .policy import Reference, check_fits, eos_token_ids, load_policy, router_loss_coefficient
+from .policy import Reference, check_fits, context_length, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .rescue import save_before_the_end
 from .reward_notes import RewardNotes
@@ -116,7 +116,9 @@ class RLTrainer(SavingTrainer):
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
         vocab_size = policy.get_input_embeddings().num_embeddings
-        self._rollouts = Rollouts(engine, args, vocab_size, eos_token_ids(policy, tokenizer))
+        self._rollouts = Rollouts(
+            engine, args, vocab_size, eos_token_ids(policy, tokenizer), context=context_length(policy)
+        )
         self._rollouts.check_ready(policy)
         self._router_loss_coefficient = router_loss_coefficient(policy, args)
         self.layout = self._prepare_forward(policy, args)
@@ -166,7 +168,7 @@ class RLTrainer(SavingTrainer):
 
     def _prepare_forward(self, policy: PreTrainedModel, args: RLConfig) -> str:
         """Gives the policy the fast paths that it can have, and returns the layout to score completions in."""
-        if args.device.type == "cpu":
+        if args.device.type == "cpu" and not args.torch_compile:
             use_onednn(policy)
         with whole_weights(policy):
             layout, reason = choose_layout(args.forward_layout, policy, self._router_loss_coefficient > 0)

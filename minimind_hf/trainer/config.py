@@ -16,6 +16,7 @@ from ..rollout import WEIGHT_SYNCS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
 from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
 from .engine_settings import ReplaceDefault, check_engine_settings
+from .number_fields import check_numbers
 from .publishing import without_secrets
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -178,6 +179,7 @@ class RLConfig(TrainingArguments):
     debug_interval: int = _field(20, "Steps between two debug prints.")
 
     def __post_init__(self):
+        check_numbers(self)
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
         super().__post_init__()
@@ -209,7 +211,8 @@ class RLConfig(TrainingArguments):
                 "max_completion_length is None, but a rollout needs a bound. Give a number of tokens; with the "
                 "prompts it must fit into the model's context."
             )
-        for name in ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval"):
+        counts = ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval")
+        for name in (*counts, "per_device_train_batch_size", "gradient_accumulation_steps"):
             _at_least(name, getattr(self, name), 1)
         optional = (
             "max_prompt_length",
@@ -240,6 +243,11 @@ class RLConfig(TrainingArguments):
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor} smooths the labels of supervised training; "
                 "completions that the policy drew have none. Set it to 0."
+            )
+        if self.neftune_noise_alpha is not None:
+            raise ValueError(
+                f"neftune_noise_alpha={self.neftune_noise_alpha} adds noise to the embeddings of the update alone, so "
+                "completions would not be scored under the policy that drew them. Leave it unset."
             )
         if self.parallelism_config is not None and (
             self.parallelism_config.cp_enabled or self.parallelism_config.sp_enabled

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
-from peft import PeftConfig, PeftModel, TaskType, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
+from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -40,7 +41,7 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
                 "The model already has adapters, and peft_config asks for new ones. Leave peft_config out to train "
                 "the adapters it has, or merge them first (model.merge_and_unload())."
             )
-        model = get_peft_model(model, _for_language_models(peft_config))
+        model = get_peft_model(model, _for_language_models(peft_config, model.config.model_type))
     _check_adapter_learns(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
@@ -70,11 +71,19 @@ def _load(name: str, args: RLConfig) -> PreTrainedModel:
     return PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
 
 
-def _for_language_models(config: PeftConfig) -> PeftConfig:
-    if config.task_type is not None:
-        return config
+def _for_language_models(config: PeftConfig, model_type: str) -> PeftConfig:
+    """Fills in what peft leaves open: the task, and where the adapters of a MiniMind go (as those of a Qwen3)."""
     config = copy.copy(config)
-    config.task_type = TaskType.CAUSAL_LM  # so that peft's own Auto classes load what is saved
+    config.task_type = config.task_type or TaskType.CAUSAL_LM  # so that peft's own Auto classes load what is saved
+    if isinstance(config, LoraConfig) and not (config.target_modules or config.target_parameters):
+        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        model_type = "qwen3" if model_type == "minimind" else model_type
+        if model_type not in known:
+            raise ValueError(
+                f"peft has no default for the modules of a {model_type} that get adapters. Name them: "
+                "target_modules='all-linear', or --lora_target_modules all-linear."
+            )
+        config.target_modules = set(known[model_type])
     return config
 
 
@@ -105,13 +114,18 @@ def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLCon
             f"The tokenizer has {len(tokenizer)} tokens, the model embeds {config.vocab_size}. Use the model's own "
             "tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
         )
-    context = getattr(config, "max_position_embeddings", None)
+    context = context_length(model)
     wanted = (args.max_prompt_length or 1) + args.max_completion_length
     if context is not None and wanted > context:
         raise ValueError(
             f"max_prompt_length ({args.max_prompt_length}) + max_completion_length ({args.max_completion_length}) = "
             f"{wanted} exceeds the model's context of {context} tokens (max_position_embeddings). Lower one of them."
         )
+
+
+def context_length(model: nn.Module) -> int | None:
+    """Returns the tokens that the model was made for; unset for models whose positions have no end."""
+    return getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
 
 
 def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

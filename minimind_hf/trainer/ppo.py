@@ -79,7 +79,7 @@ class PPOTrainer(RLTrainer):
         critic = load_critic(policy, args)
         with whole_weights(policy, critic):
             model = ActorCritic(policy, critic, self.layout)
-        if args.device.type == "cpu":
+        if args.device.type == "cpu" and not args.torch_compile:
             use_onednn(model)
         return model
 

@@ -17,13 +17,21 @@ class Rollouts:
         args ([`RLConfig`]): Settings.
         vocab_size (`int`): Ids that the policy embeds.
         eos_token_ids (`tuple[int, ...]`): What ends a completion.
+        context (`int`, *optional*): Tokens of prompt and completion that the policy can take.
 
     Raises:
         TypeError: If the engine lacks a method.
         ValueError: If `sync_every` cannot apply to it.
     """
 
-    def __init__(self, engine: RolloutEngine, args: RLConfig, vocab_size: int, eos_token_ids: tuple[int, ...]):
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        args: RLConfig,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        context: int | None = None,
+    ):
         check_engine(engine)
         if isinstance(engine, TorchEngine) and args.sync_every > 1:
             raise ValueError(
@@ -31,7 +39,7 @@ class Rollouts:
                 "with the trainer's own, which are never old. Leave sync_every at 1."
             )
         self.engine, self._args = engine, args
-        self._vocab_size, self.eos_token_ids = vocab_size, eos_token_ids
+        self._vocab_size, self.eos_token_ids, self._context = vocab_size, eos_token_ids, context
         self._until_sync = 0
         self._weights_are_due = True
 
@@ -56,8 +64,10 @@ class Rollouts:
         """Returns `num_generations` completions for each prompt; every process calls it.
 
         Raises:
-            ValueError: If the engine returned what cannot be trained on.
+            ValueError: If prompts and completions exceed the model's context, or the engine returned what cannot be
+                trained on.
         """
+        self._check_context(prompt_ids)
         if self._weights_are_due or isinstance(self.engine, TorchEngine):
             self.engine.sync_weights(policy, step)
             self._weights_are_due = False
@@ -66,6 +76,16 @@ class Rollouts:
         rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
         check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self.engine)
         return rollouts
+
+    def _check_context(self, prompt_ids: Sequence[list[int]]) -> None:
+        longest, completion = max(map(len, prompt_ids), default=0), self._args.max_completion_length
+        if self._context is not None and longest + completion > self._context:
+            raise ValueError(
+                f"A prompt of {longest} tokens and a completion of up to {completion} (max_completion_length) do not "
+                f"fit into the model's context of {self._context} tokens (max_position_embeddings). Set "
+                f"max_prompt_length to at most {self._context - completion}; what is longer is cut on the left or "
+                "dropped (overlong_prompts)."
+            )
 
     def close(self) -> None:
         close = getattr(self.engine, "close", None)

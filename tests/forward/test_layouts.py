@@ -229,6 +229,12 @@ def test_a_model_whose_logits_are_changed_after_the_head_is_found_out():
     assert model.config._attn_implementation == "sdpa"
 
 
+def test_a_model_that_had_a_trainer_before_keeps_the_layout():
+    model = make_policy()
+    assert choose_layout("shared_prompt", model, False) == choose_layout("shared_prompt", model, False)
+    assert choose_layout("shared_prompt", model, False) == ("shared_prompt", None)
+
+
 def test_padded_is_kept_when_asked_for():
     model = make_policy()
     assert choose_layout("padded", model, False) == ("padded", None)

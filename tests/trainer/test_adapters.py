@@ -107,3 +107,17 @@ def test_adapters_of_a_run_load_by_their_own_class(make_grpo_trainer, tmp_path):
     trainer = make_grpo_trainer(str(tmp_path / "base"), peft_config=LoraConfig(r=2, target_modules="all-linear"))
     trainer.save_model()
     assert AutoPeftModelForCausalLM.from_pretrained(trainer.args.output_dir)
+
+
+def test_lora_without_targets(make_grpo_trainer, monkeypatch):
+    trained = make_grpo_trainer(make_policy(), LoraConfig(r=2)).policy
+    adapted = {name.split(".")[-4] for name, _ in trained.named_parameters() if "lora_A" in name}
+    assert adapted == {"q_proj", "v_proj"}  # peft's choice for Qwen3
+    assert trained.peft_config["default"].task_type == "CAUSAL_LM"
+
+    unknown = make_policy()
+    monkeypatch.setattr(unknown.config, "model_type", "minimind9")
+    with pytest.raises(
+        ValueError, match="no default for the modules of a minimind9.*--lora_target_modules all-linear"
+    ):
+        make_grpo_trainer(unknown, LoraConfig(r=2))

@@ -380,6 +380,29 @@ def test_bad_input_is_refused_before_the_model_is_loaded(make_config, changes, m
         GRPOTrainer(**arguments | changes)
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_prompts_beyond_the_context_are_refused(make_trainer, train):
+    prompts = [*make_prompts(3), {"prompt": "a" * 60}]
+    trainer = make_trainer(
+        make_policy(max_position_embeddings=64),
+        prompts=prompts,
+        per_device_train_batch_size=16,
+        max_prompt_length=None,
+    )
+    with pytest.raises(
+        ValueError, match="A prompt of 60 tokens .*context of 64 tokens.*max_prompt_length to at most 56"
+    ):
+        trainer.train() if train else trainer.evaluate(prompts)
+
+
+@pytest.mark.parametrize("path", ["fast", "general", "graph"])
+def test_every_path_of_the_torch_engine_trains(make_trainer, path):
+    trainer = make_trainer(make_policy(), scripted=False, torch_engine_path=path)
+    assert trainer.layout == "shared_prompt"
+    trainer.train()
+    assert trainer.state.log_history[0]["sampling/sampling_logp_difference/max"] < 1e-4
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
