@@ -9,8 +9,9 @@ A page holds its text between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ FOLDER = Path(__file__).parent
 
 # Where a field that is supported differs from trl, in more than its default, or needs a word.
 REMARKS = {
-    "bf16": "`None` means off",
+    "activation_checkpointing": "the new name of `gradient_checkpointing`",
+    "bf16": "`None` means off (trl: on, unless `fp16` is)",
+    "gradient_checkpointing": "the old name of `activation_checkpointing`",
+    "lr_scheduler_kwargs": "of the default schedule; unset for every other",
+    "per_device_train_batch_size": "completions: 2 prompts x 6 (trl: 1 x 8)",
+    "use_bias_correction_kl": "without effect where `beta` is 0",
     "remove_unused_columns": "`True` is refused: the columns are what rewards compare with",
     "max_completion_length": "`None` is refused: a rollout needs a bound",
     "temperature": "scored at the same temperature, as in trl",
@@ -53,34 +59,43 @@ REMARKS = {
     "parallelism_config": "sequence parallelism is refused, as in trl",
 }
 _INHERITED_WITH_REMARK = ("auto_find_batch_size", "label_smoothing_factor", "parallelism_config")
+# Settled from other fields when a config is made: nothing that a user leaves at a default
+FOLLOWING = ("generation_batch_size", "steps_per_generation")
 
 
 def _by_name(config: type) -> dict[str, Field]:
     return {each.name: each for each in fields(config)}
 
 
-def _default(each: Field) -> Any:
-    return each.default if each.default is not MISSING else each.default_factory()
+def effective_defaults(config: type) -> dict[str, Any]:
+    """What holds where nothing is set: some defaults are decided only when a config is made."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # trl sets a deprecated field
+        made = config(output_dir="run", use_cpu=True)
+    values = {each.name: getattr(made, each.name) for each in fields(config)}
+    return {name: getattr(value, "value", value) for name, value in values.items()} | dict.fromkeys(values.keys() & set(FOLLOWING))
 
 
 def trl_fields() -> tuple[list[str], list[str], list[str]]:
     """All fields of trl's GRPOConfig: those with a row of their own, those refused, those of transformers."""
-    inherited, unsupported = _by_name(TrainingArguments), _by_name(UnsupportedTrlFields)
+    unsupported = _by_name(UnsupportedTrlFields)
+    inherited, theirs, ours = map(effective_defaults, (TrainingArguments, trl.GRPOConfig, GRPOConfig))
     own, refused, others = [], [], []
-    for name, each in _by_name(trl.GRPOConfig).items():
+    for name in _by_name(trl.GRPOConfig):
         if name in unsupported:
             refused.append(name)
-        elif name not in inherited or _default(inherited[name]) != _default(each) or name in _INHERITED_WITH_REMARK:
-            own.append(name)
-        else:
+        elif name in inherited and inherited[name] == theirs[name] == ours[name] and name not in _INHERITED_WITH_REMARK:
             others.append(name)
+        else:
+            own.append(name)
     return own, refused, others
 
 
 def trl_table() -> str:
     """Which field of trl's GRPOConfig means what here."""
     own, refused, others = trl_fields()
-    theirs, ours, unsupported = _by_name(trl.GRPOConfig), _by_name(GRPOConfig), _by_name(UnsupportedTrlFields)
+    theirs, ours = effective_defaults(trl.GRPOConfig), effective_defaults(GRPOConfig)
+    unsupported = _by_name(UnsupportedTrlFields)
     supported = [(f"`{name}`", *_values(theirs[name], ours[name]), REMARKS.get(name, "")) for name in sorted(own)]
     instead = [
         (f"`{name}`", f"`{unsupported[name].default!r}`", what_instead(unsupported[name])) for name in sorted(refused)
@@ -98,8 +113,7 @@ def trl_table() -> str:
     )
 
 
-def _values(theirs: Field, ours: Field) -> tuple[str, str]:
-    one, other = _default(theirs), _default(ours)
+def _values(one: Any, other: Any) -> tuple[str, str]:
     return f"`{one!r}`", "the same" if one == other else f"**`{other!r}`**"
 
 

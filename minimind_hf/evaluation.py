@@ -8,6 +8,7 @@ Completions of one prompt are no independent samples: they are averaged first, a
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -17,10 +18,12 @@ from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import PromptDataset
+from .data.thinking_note import say_how_many_think
 from .rewards import RewardScorer
 from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
 from .trainer.policy import eos_token_ids
+from .trainer.run_record import read_settings
 
 CONFIDENCE = 0.95
 
@@ -51,6 +54,35 @@ class EvalSettings:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.temperature < 0:
             raise ValueError(f"temperature is {self.temperature}; it is 0 (the likeliest token) or above.")
+
+
+def thinking_ratio_of(models: Sequence[str]) -> float:
+    """The share of thinking prompts that models were trained with, by the `run.json` of their runs.
+
+    Args:
+        models (`Sequence[str]`): Folders (of a run, or inside it) or names; those without a run have no say.
+
+    Returns:
+        `float`: One share, since all models answer the same prompts; the default where no run tells.
+
+    Raises:
+        ValueError: If the runs differ.
+    """
+    found = {model: ratio for model in models if (ratio := _trained_ratio(Path(model))) is not None}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{model} {ratio:g}" for model, ratio in found.items())
+        raise ValueError(
+            f"The models were trained with different shares of thinking prompts ({told}), but are to be compared on "
+            "the same prompts. Say which: --thinking_ratio P."
+        )
+    return next(iter(found.values()), EvalSettings.thinking_ratio)
+
+
+def _trained_ratio(model: Path) -> float | None:
+    """By the run whose folder the model is, or lies in, as checkpoints do."""
+    folders = (model, model.resolve().parent) if model.is_dir() else ()
+    ratios = (read_settings(folder).get("thinking_ratio") for folder in folders)
+    return next((ratio for ratio in ratios if ratio is not None), None)
 
 
 @dataclass(frozen=True)
@@ -147,6 +179,7 @@ def answer_prompts(
         [`Answers`]: Scores per prompt.
     """
     prompts = PromptDataset(rows, tokenizer, thinking_ratio=settings.thinking_ratio, seed=settings.seed)
+    say_how_many_think(prompts, settings.thinking_ratio)
     engine = TorchEngine()
     engine.sync_weights(model, version=0)
     ends = eos_token_ids(model, tokenizer)

@@ -9,7 +9,7 @@ import torch
 from tiny import make_policy, make_tokenizer
 
 from minimind_hf.cli import main
-from minimind_hf.evaluation import Answers, EvalSettings, ExactMatch, as_table, estimate, summary
+from minimind_hf.evaluation import Answers, EvalSettings, ExactMatch, as_table, estimate, summary, thinking_ratio_of
 from minimind_hf.rewards.builtin import built_in_reward
 
 
@@ -91,6 +91,19 @@ def test_command_compares_two_models(folders, capsys):
     assert len(rows) == 15 and rows[0]["index"] == rows[2]["index"] == 0 and rows[3]["index"] == 1
     mean_tokens = sum(row["tokens"] for row in rows) / 15
     assert result["results"][3]["models"]["model_0"]["mean"] == pytest.approx(mean_tokens, abs=1e-6)
+
+
+def test_thinks_as_the_models_were_trained(folders, capsys):
+    assert run(folders, capsys, "--reward_funcs", "length")["settings"]["thinking_ratio"] == 0.9
+    runs = [folders / f"model_{seed}" / "run.json" for seed in (0, 1)]
+    runs[1].write_text(json.dumps({"settings": {"thinking_ratio": 0.25}}))
+    assert run(folders, capsys, "--reward_funcs", "length")["settings"]["thinking_ratio"] == 0.25
+    (folders / "model_1" / "checkpoint-1").mkdir()
+    assert thinking_ratio_of(["hub/name", str(folders / "model_1" / "checkpoint-1")]) == 0.25
+    runs[0].write_text(json.dumps({"settings": {"thinking_ratio": 0.0}}))
+    assert run(folders, capsys, "--reward_funcs", "length", "--thinking_ratio", "1")["settings"]["thinking_ratio"] == 1
+    with pytest.raises(ValueError, match="model_0 0, .*model_1 0.25.*--thinking_ratio"):
+        thinking_ratio_of([str(run.parent) for run in runs])
 
 
 def test_same_seed_same_result(folders, capsys):

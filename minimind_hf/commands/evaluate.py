@@ -33,7 +33,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="completions per prompt (default 1)")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: the likeliest token")
     parser.add_argument("--max_completion_length", type=int, default=256, metavar="N", help="default 256")
-    parser.add_argument("--thinking_ratio", type=float, default=0.9, metavar="P", help="prompts that think (0.9)")
+    parser.add_argument(
+        "--thinking_ratio",
+        type=float,
+        metavar="P",
+        help="share of the prompts that think (default: as the models were trained, by their run.json; else 0.9)",
+    )
     parser.add_argument("--batch_size", type=int, default=64, metavar="N", help="prompts at a time (default 64)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="write results.json and the completions there")
@@ -51,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from ..data import load_prompts
-    from ..evaluation import EvalSettings, ExactMatch, as_table, summary
+    from ..evaluation import EvalSettings, ExactMatch, as_table, summary, thinking_ratio_of
     from ..rewards import RewardScorer
 
     disable_progress_bar()
@@ -59,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         options.samples,
         options.temperature,
         options.max_completion_length,
-        options.thinking_ratio,
+        thinking_ratio_of(options.models) if options.thinking_ratio is None else options.thinking_ratio,
         options.seed,
         options.batch_size,
     )

@@ -139,6 +139,11 @@ class PromptDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def thinking_argument(self) -> str | None:
+        """The chat template's argument that `thinking_ratio` sets, `None` where it decides nothing."""
+        return next((name for name in self._thinking_arguments if name not in self._template_kwargs), None)
+
     def set_epoch(self, epoch: int) -> None:
         """Makes the choices of epoch `epoch` the current ones."""
         if self.num_truncated:

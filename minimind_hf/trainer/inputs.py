@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..data import PromptDataset
+from ..data.thinking_note import say_how_many_think
 from ..rollout import RolloutEngine, SGLangEngine, TorchEngine
 from .config import RLConfig
 from .engine_settings import check_own_engine
@@ -58,7 +59,7 @@ def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfi
     """Returns the data set as prompts; one that is so already stays as it is."""
     if dataset is None or isinstance(dataset, PromptDataset):
         return dataset
-    return PromptDataset(
+    prompts = PromptDataset(
         dataset,
         tokenizer,
         max_prompt_length=args.max_prompt_length,
@@ -68,6 +69,9 @@ def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfi
         seed=args.seed,
         chat_template_kwargs=args.chat_template_kwargs,
     )
+    if args.process_index == 0:
+        say_how_many_think(prompts, args.thinking_ratio)
+    return prompts
 
 
 def make_eval_prompts(

@@ -79,6 +79,12 @@ def read_run(folder: str | Path) -> RunRecord:
     )
 
 
+def read_settings(folder: str | Path) -> dict[str, Any]:
+    """The settings of a run; none where the folder is no run's."""
+    path = Path(folder) / RUN_FILE
+    return _read_json(path).get("settings", {}) if path.is_file() else {}
+
+
 def _state_file(folder: Path) -> Path:
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Give the output_dir of a run.")

@@ -11,6 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from minimind_hf.data import DEFAULT_SYSTEM_PROMPTS, PromptDataset, PromptError, load_prompts, prompt_choices
+from minimind_hf.data.thinking_note import say_how_many_think
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -54,6 +55,23 @@ def test_a_template_without_thinking_is_served_too(make_tokenizer):
     tokenizer = make_tokenizer("no_such_argument")
     first, second = (PromptDataset(rows(1), tokenizer, thinking_ratio=ratio)[0] for ratio in (0.0, 1.0))
     assert first == second
+
+
+def test_how_many_think_is_said_once_where_the_template_asks(make_tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
+
+    def said(argument: str, ratio: float, **settings) -> list[str]:
+        caplog.clear()
+        prompts = PromptDataset(rows(1), make_tokenizer(argument), thinking_ratio=ratio, **settings)
+        say_how_many_think(prompts, ratio)
+        say_how_many_think(prompts, ratio)
+        return caplog.messages
+
+    (message,) = said("enable_thinking", 0.37)
+    assert "37% of the prompts" in message and "enable_thinking=True" in message and "thinking_ratio=0 " in message
+    assert said("enable_thinking", 0.37) == []
+    assert said("enable_thinking", 0.0) == said("no_such_argument", 0.36) == []
+    assert said("enable_thinking", 0.35, chat_template_kwargs={"enable_thinking": False}) == []
 
 
 def test_user_arguments_win_and_row_arguments_win_over_them(tokenizer):

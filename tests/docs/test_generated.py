@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import trl
 
+from minimind_hf import GRPOConfig
+from minimind_hf.trainer.trl_fields import UnsupportedTrlFields
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -32,6 +35,31 @@ def test_every_field_of_trl_is_in_the_table(generate):
     rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     rest = re.findall(r"`(\w+)`", table[table.index("### As in transformers") :])
     assert sorted([*rows, *rest]) == sorted(names)
+
+
+def test_every_default_that_differs_from_trls_has_a_row_that_says_so(generate):
+    theirs, ours = (generate.effective_defaults(config) for config in (trl.GRPOConfig, GRPOConfig))
+    differ = {name for name in theirs if ours.get(name) != theirs[name]} - _refused()
+    assert {"lr_scheduler_type", "lr_scheduler_kwargs", "bf16", "activation_checkpointing"} < differ
+    rows = re.findall(r"^\| `(\w+)` \|.*\*\*`", generate.trl_table(), re.MULTILINE)
+    assert set(rows) == differ
+
+
+def test_the_block_with_trls_defaults_sets_all_of_them(generate):
+    page = (DOCS / "migrate-from-trl.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(from minimind_hf import GRPOConfig\n.*?)```", page, re.DOTALL)
+    names = {}
+    exec(block.replace('output_dir="run",', 'output_dir="run", use_cpu=True,'), names)
+    theirs = generate.effective_defaults(trl.GRPOConfig)
+    left_out = {*_refused(), *generate.FOLLOWING}
+    found = {name: getattr(names["args"], name) for name in theirs if name not in left_out}
+    found = {name: getattr(value, "value", value) for name, value in found.items()}
+    assert found == {name: value for name, value in theirs.items() if name not in left_out}
+    assert names["args"].thinking_ratio == 0
+
+
+def _refused() -> set[str]:
+    return {field.name for field in dataclasses.fields(UnsupportedTrlFields)}
 
 
 def test_remarks_are_about_fields_that_are_supported(generate):
