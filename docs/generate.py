@@ -61,6 +61,7 @@ REMARKS = {
 _INHERITED_WITH_REMARK = ("auto_find_batch_size", "label_smoothing_factor", "parallelism_config")
 # Settled from other fields when a config is made: nothing that a user leaves at a default
 FOLLOWING = ("generation_batch_size", "steps_per_generation")
+_NO_VALUE = object()
 
 
 def _by_name(config: type) -> dict[str, Field]:
@@ -73,7 +74,8 @@ def effective_defaults(config: type) -> dict[str, Any]:
         warnings.simplefilter("ignore", FutureWarning)  # trl sets a deprecated field
         made = config(output_dir="run", use_cpu=True)
     values = {each.name: getattr(made, each.name) for each in fields(config)}
-    return {name: getattr(value, "value", value) for name, value in values.items()} | dict.fromkeys(values.keys() & set(FOLLOWING))
+    following = dict.fromkeys(values.keys() & set(FOLLOWING))
+    return {name: getattr(value, "value", value) for name, value in values.items()} | following
 
 
 def trl_fields() -> tuple[list[str], list[str], list[str]]:
@@ -84,10 +86,10 @@ def trl_fields() -> tuple[list[str], list[str], list[str]]:
     for name in _by_name(trl.GRPOConfig):
         if name in unsupported:
             refused.append(name)
-        elif name in inherited and inherited[name] == theirs[name] == ours[name] and name not in _INHERITED_WITH_REMARK:
-            others.append(name)
-        else:
+        elif name in _INHERITED_WITH_REMARK or not inherited.get(name, _NO_VALUE) == theirs[name] == ours[name]:
             own.append(name)
+        else:
+            others.append(name)
     return own, refused, others
 
 
