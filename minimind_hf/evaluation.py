@@ -133,6 +133,7 @@ class ExactMatch:
     def __init__(self, column: str = "answer"):
         self.column = column
         self.name = "exact_match"
+        self.needed_columns = [(column,)]
 
     def __call__(self, completions: list, **columns: Any) -> list[float | None]:
         if self.column not in columns:

@@ -85,6 +85,7 @@ class PromptDataset(torch.utils.data.Dataset):
 
     Attributes:
         conversational (`bool`): Whether the prompts are lists of messages.
+        columns (`list[str]`): The other columns, which reward functions receive.
         num_dropped (`int`): Prompts left out because they are too long.
         num_truncated (`int`): How often a prompt was shortened so far, in this process.
 
@@ -116,7 +117,7 @@ class PromptDataset(torch.utils.data.Dataset):
         self._rows = _check_rows(dataset)
         columns = _column_names(self._rows)
         self._column = prompt_column(columns)
-        self._passed_on = [name for name in columns if name not in NOT_PASSED_ON]
+        self.columns = [name for name in columns if name not in NOT_PASSED_ON]
         self._tokenizer = tokenizer
         self._max_prompt_length = max_prompt_length
         self._thinking_ratio = thinking_ratio
@@ -175,7 +176,7 @@ class PromptDataset(torch.utils.data.Dataset):
             "prompt": parsed.prompt,
             "prompt_ids": self._shorten(ids, index),
             "index": index,
-            "columns": {name: row.get(name) for name in self._passed_on},
+            "columns": {name: row.get(name) for name in self.columns},
         }
 
     def _check_prompts(self) -> bool:

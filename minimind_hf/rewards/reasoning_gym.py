@@ -4,10 +4,14 @@
 from typing import Any
 
 from ..tasks import TaskError, extract_answer, parse_task, score_answer
+from .columns import needs_columns
 from .errors import RewardError
 from .rules import Completion, answer_part, completion_text
 
 
+@needs_columns("task")
+@needs_columns("task_held_out")
+@needs_columns("task_index")
 def reasoning_gym_reward(
     completions: list[Completion],
     task: list[str] | None = None,

@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from concurrent.futures import Future
 from numbers import Real
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .columns import OWN_ARGUMENTS, check_columns, check_reserved, parameters_of, required_arguments
 from .errors import RewardError
 from .model import RewardModel
 from .resolve import RewardFunction, resolve_reward, unique_names
@@ -80,6 +81,21 @@ class RewardScorer:
         """Ends the thread in which async functions run, if there is one."""
         self._loop.close()
 
+    def check_columns(self, columns: Collection[str], given: Collection[str] = ()) -> None:
+        """Refuses data that the functions cannot work with, before there is anything to score.
+
+        Args:
+            columns (`Collection[str]`): Names of the other columns of the data set.
+            given (`Collection[str]`): Names of further arguments that will be passed.
+
+        Raises:
+            RewardError: If a function needs a column that there is not, or a column bears the name of an argument.
+        """
+        arguments = (*OWN_ARGUMENTS, *given)
+        check_reserved(columns, arguments)
+        for name, function in zip(self.names, self.functions, strict=True):
+            check_columns(name, function, columns, arguments)
+
     def __call__(
         self,
         prompts: Sequence[Any],
@@ -134,32 +150,37 @@ class RewardScorer:
             raise self._blame(name, function, batch, error) from error
 
     def _blame(self, name: str, function: RewardFunction, batch: "_Batch", error: Exception) -> RewardError:
-        """The error to raise; which completion it was is found by calling the function for one after the other."""
+        """The error to raise; which completion it was is found by halving the batch."""
         cause = f"The reward function {name!r} raised {type(error).__name__}: {error}"
-        for i in range(len(batch)):
-            try:
-                answer = function(**batch.row(i).arguments_for(name, function))
-                if inspect.isawaitable(answer):
-                    self._loop.submit(answer).result()
-            except Exception:
-                return RewardError(f"{cause}\nIt does so for {batch.describe(i)}")
+        first, end = 0, len(batch)
+        is_certain = end == 1
+        while end - first > 1:
+            middle = (first + end) // 2
+            is_certain = self._raises(name, function, batch.part(first, middle))
+            first, end = (first, middle) if is_certain else (middle, end)
+        if is_certain or self._raises(name, function, batch.part(first, end)):
+            return RewardError(f"{cause}\nIt does so for {batch.describe(first)}")
         return RewardError(
-            f"{cause}\nIt raises only for the whole batch of {len(batch)} completions, for none of them alone; the "
-            f"first is {batch.describe(0)}"
+            f"{cause}\nIt raises only for the whole batch of {len(batch)} completions or parts of it, not for the one "
+            f"that halving leads to; the first is {batch.describe(0)}"
         )
+
+    def _raises(self, name: str, function: RewardFunction, batch: "_Batch") -> bool:
+        try:
+            answer = function(**batch.arguments_for(name, function))
+            if inspect.isawaitable(answer):
+                self._loop.submit(answer).result()
+        except Exception:
+            return True
+        return False
 
 
 class _Batch:
     """The arguments of one call, whole or for one completion."""
 
     def __init__(self, prompts, completions, completion_ids, columns: dict[str, Any], extra: dict[str, Any]):
-        own = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
-        taken = sorted((own.keys() & columns.keys()) | (own.keys() & extra.keys()) | (columns.keys() & extra.keys()))
-        if taken:
-            raise RewardError(
-                f"The column {taken[0]!r} of the data set bears the name of an argument that every reward function "
-                f"receives. Rename it, for example with `dataset.rename_column({taken[0]!r}, 'reference')`."
-            )
+        own = dict(zip(OWN_ARGUMENTS, (prompts, completions, completion_ids), strict=True))
+        check_reserved(columns, {*own, *extra})
         self.per_completion = {**own, **columns}
         self.extra = extra
         for name, values in self.per_completion.items():
@@ -169,32 +190,25 @@ class _Batch:
     def __len__(self) -> int:
         return len(self.per_completion["completions"])
 
-    def row(self, i: int) -> "_Batch":
-        one = {name: [values[i]] for name, values in self.per_completion.items()}
-        own = [one.pop(name) for name in ("prompts", "completions", "completion_ids")]
-        return _Batch(*own, one, self.extra)
+    def part(self, first: int, end: int) -> "_Batch":
+        some = {name: values[first:end] for name, values in self.per_completion.items()}
+        own = [some.pop(name) for name in OWN_ARGUMENTS]
+        return _Batch(*own, some, self.extra)
 
     def arguments_for(self, name: str, function: RewardFunction) -> dict[str, Any]:
-        """The arguments that the function takes, and an error if it needs one that there is not."""
+        """The arguments that the function takes, as copies, and an error if it needs one that there is not."""
         arguments = {**self.per_completion, **self.extra}
-        parameters = _parameters(function)
-        if parameters is None:
-            return arguments
-        kinds = inspect.Parameter
-        needed = [
-            key
-            for key, parameter in parameters.items()
-            if parameter.default is kinds.empty and parameter.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
-        ]
-        missing = [key for key in needed if key not in arguments]
-        if missing:
-            raise RewardError(
-                f"The reward function {name!r} needs the argument {missing[0]!r}, which is no column of the data set; "
-                f"it can have {sorted(arguments)}. Add the column, or give the argument a default."
-            )
-        if any(parameter.kind is kinds.VAR_KEYWORD for parameter in parameters.values()):
-            return arguments
-        return {key: value for key, value in arguments.items() if key in parameters}
+        parameters = parameters_of(function)
+        if parameters is not None:
+            missing = [key for key in required_arguments(function) if key not in arguments]
+            if missing:
+                raise RewardError(
+                    f"The reward function {name!r} needs the argument {missing[0]!r}, which is no column of the data "
+                    f"set; it can have {sorted(arguments)}. Add the column, or give the argument a default."
+                )
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                arguments = {key: value for key, value in arguments.items() if key in parameters}
+        return {key: _copied(value) if key in self.per_completion else value for key, value in arguments.items()}
 
     def describe(self, i: int) -> str:
         prompt = self.per_completion["prompts"][i]
@@ -256,24 +270,33 @@ def _number(name: str, value: Any, i: int, batch: _Batch) -> float:
             f"The reward function {name!r} returned {_excerpt(value)} ({type(value).__name__}), which is no number, "
             f"for {batch.describe(i)}"
         )
-    number = torch.tensor(float(value), dtype=torch.float32)
+    number = torch.tensor(_as_float(value), dtype=torch.float32)
     if not number.isfinite():
         raise RewardError(
-            f"The reward function {name!r} returned {value}, which is no finite number (in float32), for "
+            f"The reward function {name!r} returned {_excerpt(value)}, which is no finite number (in float32), for "
             f"{batch.describe(i)}\nReturn None where the signal does not apply."
         )
     return number.item()
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond every float
+        return math.inf
 
 
 def _is_numpy_bool(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", None) == "b" and getattr(value, "shape", None) == ()
 
 
-def _parameters(function: RewardFunction) -> dict[str, inspect.Parameter] | None:
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # builtins and some extension types tell nothing about their arguments
-        return None
+def _copied(value: Any) -> Any:
+    """A copy of what functions might change: what they do to it must reach neither training nor other functions."""
+    if isinstance(value, list):
+        return [_copied(item) if isinstance(item, list | dict) else item for item in value]
+    if isinstance(value, dict):
+        return {key: _copied(item) if isinstance(item, list | dict) else item for key, item in value.items()}
+    return value
 
 
 def _one_each(what: str, values: Any, count: int, default: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from .columns import needs_columns
 from .errors import RewardError
 from .rules import Completion, answer_part, completion_text
 
@@ -145,6 +146,7 @@ def _scores(
     return [None if value is None else score(text, value) for text, value in zip(texts, given, strict=True)]
 
 
+@needs_columns("answer", "solution")
 def math_reward(
     completions: list[Completion], answer: list[str] | None = None, solution: list[str] | None = None, **columns: Any
 ) -> list[float | None]:
@@ -152,6 +154,7 @@ def math_reward(
     return _scores("math", ("answer", "solution"), (answer, solution), completions, lambda t, r: math_score(t, str(r)))
 
 
+@needs_columns("answer")
 def exact_match_reward(
     completions: list[Completion], answer: list[str] | None = None, *, ignore_case: bool = False, **columns: Any
 ) -> list[float | None]:
@@ -165,6 +168,7 @@ def exact_match_reward(
     )
 
 
+@needs_columns("pattern")
 def regex_reward(
     completions: list[Completion], pattern: list[str] | str | None = None, **columns: Any
 ) -> list[float | None]:
@@ -173,6 +177,7 @@ def regex_reward(
     return _scores("regex", ("pattern",), (patterns,), completions, regex_score)
 
 
+@needs_columns("schema")
 def json_schema_reward(
     completions: list[Completion], schema: list | dict[str, Any] | str | None = None, **columns: Any
 ) -> list[float | None]:

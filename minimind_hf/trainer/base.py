@@ -58,7 +58,7 @@ from .mismatch import measure_staleness
 from .policy import Reference, check_fits, context_length, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .rescue import save_before_the_end
-from .reward_notes import RewardNotes
+from .reward_notes import RewardNotes, check_reward_columns, check_totals
 from .rollout_weights import RolloutWeights
 from .rollouts import Rollouts
 from .run_callback import RunCallback
@@ -110,6 +110,7 @@ class RLTrainer(SavingTrainer):
             reward_processing_classes,
             model_kwargs={"trust_remote_code": args.trust_remote_code},
         )
+        check_reward_columns(self._scorer, train_prompts, eval_prompts)
 
         set_seed(args.seed)  # adapters start at random
         fresh_adapters = peft_config is not None
@@ -235,9 +236,10 @@ class RLTrainer(SavingTrainer):
         metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
         with metrics.phase("scoring"), failing_together(self.accelerator, "scoring"):
             completions = self._decode(prompts, rollouts, num_generations)
-            notes = RewardNotes(len(rollouts), metrics)
+            notes = RewardNotes(len(rollouts), metrics, self._scorer.names)
             signals = self._score(prompts, rollouts, completions, num_generations, notes)
             rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
+            check_totals(rewards, signals, self._scorer)
         experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed, notes.columns)
         experience.step = self.state.global_step
         measure_staleness(rollouts, experience.step, metrics)
@@ -306,6 +308,7 @@ class RLTrainer(SavingTrainer):
         prompts = make_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
         if prompts is None:
             raise ValueError("There is no eval_dataset to evaluate on. Pass one to the trainer or to evaluate().")
+        check_reward_columns(self._scorer, prompts)
         self._eval_prompts = prompts
         batch_size = max(1, self.args.per_device_eval_batch_size // self._num_generations_eval)
         return self.accelerator.prepare(DataLoader(range(len(prompts)), batch_size=batch_size, collate_fn=list))

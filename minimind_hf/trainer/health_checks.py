@@ -118,6 +118,13 @@ def _text_has_broken(curves: Curves, limits: Limits) -> bool:
 # The rules
 
 
+def reward_missing(curves: Curves, limits: Limits) -> str | None:
+    logs = curves.count("completions/mean_length")
+    if logs < limits.few or curves.count("reward") > 0:
+        return None
+    return f"in {logs} logs no completion got a reward: every reward function said None for all of them"
+
+
 def reward_constant(curves: Curves, limits: Limits) -> str | None:
     if not _is_constant(curves, limits):
         return None
@@ -159,7 +166,7 @@ def reward_fell(curves: Curves, limits: Limits) -> str | None:
 
 def no_group_variance(curves: Curves, limits: Limits) -> str | None:
     share = _mean_of_last(curves, "frac_reward_zero_std", limits.some)
-    if share is None or share < limits.groups_without_variance:
+    if share is None or share < limits.groups_without_variance or curves.count("reward") == 0:
         return None
     if _is_constant(curves, limits) or _is_solved(curves, limits):
         return None

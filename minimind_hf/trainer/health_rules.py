@@ -53,6 +53,17 @@ RULES: tuple[Rule, ...] = (
         ("lower learning_rate", "use bf16 rather than fp16", "look at the rows that are named"),
     ),
     Rule(
+        "reward_missing",
+        "No reward is given",
+        checks.reward_missing,
+        f"no completion of the first {LIMITS.few} logs got a reward: all reward functions said None",
+        "None leaves a completion out. Where all are left out there is nothing to learn from.",
+        (
+            "check the column that the reward compares with: rows without a reference get None",
+            "call the reward function by hand on one of the completions (log_completions=True)",
+        ),
+    ),
+    Rule(
         "reward_constant",
         "The reward is a constant",
         checks.reward_constant,

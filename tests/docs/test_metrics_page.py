@@ -11,6 +11,7 @@ from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, shar
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from minimind_hf.evaluation import EvalSettings, answer_prompts
 from minimind_hf.rewards import RewardScorer
+from minimind_hf.trainer.metric_names import OWN_NAMES, is_own_metric
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 SETTINGS = {
@@ -75,6 +76,14 @@ def test_evaluation_of_models(patterns):
     answers = answer_prompts("model", make_policy(), make_tokenizer(), rows, scorer, settings)
     assert "tokens" in answers.signals
     assert [name for name in answers.signals if not is_defined(name, patterns)] == []
+
+
+def test_every_name_on_the_page_is_kept_from_reward_functions():
+    page = PAGE.read_text(encoding="utf-8").partition("## In the table")[0]
+    cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    names = {name.removeprefix("eval_") for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert {name for name in names if "NAME" not in name} == OWN_NAMES
+    assert all(is_own_metric(name) for name in names) and not is_own_metric("rewards/length")
 
 
 def test_a_name_that_is_not_on_the_page_is_found(patterns):

@@ -2,6 +2,7 @@
 """Any mixture of reward functions becomes one matrix, and every wrong answer is named with its function and sample."""
 
 import asyncio
+import copy
 import functools
 import math
 import re
@@ -183,6 +184,49 @@ def test_columns_that_bear_reserved_names():
         score([characters], columns={"answer": ["x"]})
 
 
+def test_functions_get_copies():
+    seen = []
+
+    def spoiler(prompts, completions, completion_ids, answer):
+        for prompt, completion, ids, schema in zip(prompts, completions, completion_ids, answer, strict=True):
+            prompt.append("more")
+            completion[0]["content"] = "spoiled"
+            ids.pop()
+            schema["a"][0] = "spoiled"
+        prompts.clear()
+        return [0.0] * 2
+
+    def reader(prompts, completions, completion_ids, answer):
+        seen.append((prompts, completions, completion_ids, answer))
+        return [1.0] * 2
+
+    prompt, schema = [{"role": "user", "content": "p"}], {"a": ["x"]}
+    given = (
+        [prompt, prompt],
+        [[{"role": "assistant", "content": c}] for c in "ab"],
+        [[1, 2], [3, 4]],
+        {"answer": [schema] * 2},
+    )
+    before = copy.deepcopy(given)
+    RewardScorer([spoiler, reader])(*given)
+    assert given == before and seen == [(*before[:3], before[3]["answer"])]
+
+
+def test_columns_are_checked_before_there_is_anything_to_score():
+    def own(completions, level, bonus=0):
+        return level
+
+    cases = {"math": "'answer' or 'solution'", "exact_match": "'answer'", "regex": "'pattern'", own: "'level'"}
+    cases |= {"json_schema": "'schema'", "reasoning_gym": "'task", functools.partial(own, bonus=1): "'level'"}
+    for function, missing in cases.items():
+        with pytest.raises(RewardError, match=f"needs the argument {missing}.*columns are .'label'."):
+            RewardScorer([characters, function]).check_columns(["label"])
+    fitting = ["math", "regex=a", functools.partial(own, level=[1]), "length", lambda log_metric, **_: [], len]
+    RewardScorer(fitting[:-1]).check_columns(["solution"], ["log_metric"])
+    with pytest.raises(RewardError, match="column 'log_metric'.*Rename it"):
+        RewardScorer("length").check_columns(["log_metric"], ["log_metric"])
+
+
 # --- what may be returned --------------------------------------------------------------------------------------------
 
 
@@ -221,6 +265,7 @@ def test_none_becomes_nan():
         ([0.0, 0.0, math.nan, 0.0], r"'fixed' returned nan.*sample 2:\n  prompt: 'p1'\n  completion: 'ccc'"),
         ([0.0, -math.inf, 0.0, 0.0], "'fixed' returned -inf.*sample 1:"),
         ([0.0, 0.0, 0.0, 1e39], r"'fixed' returned 1e\+39.*\(in float32\).*sample 3:"),
+        ([0.0, 10**400, 0.0, 0.0], r"'fixed' returned 1000.*\(in float32\).*sample 1:"),
         ([0.0, "good", 0.0, 0.0], r"'fixed' returned 'good' \(str\), which is no number, for sample 1"),
         ([0.0, 1j, 0.0, 0.0], r"\(complex\), which is no number"),
         (torch.zeros(4, 2), r"returned \[0.0, 0.0\] \(list\), which is no number, for sample 0"),
@@ -241,6 +286,27 @@ def test_an_exception_is_named_with_its_sample_and_kept():
     ) as e:
         score([picky])
     assert isinstance(e.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("culprits", [{0}, {37}, {63}, {5, 50}, set(range(64))])
+def test_the_culprit_is_found_by_halving(culprits, is_async):
+    calls = []
+
+    def answer(completion_ids):
+        calls.append(len(completion_ids))
+        if any(ids[0] in culprits for ids in completion_ids):
+            raise KeyError("culprit")
+        return [0.0] * len(completion_ids)
+
+    async def async_answer(completion_ids):
+        return answer(completion_ids)
+
+    scorer = RewardScorer(async_answer if is_async else answer)
+    with pytest.raises(RewardError, match=f"(?s)KeyError: 'culprit'.*sample {min(culprits)}:"):
+        scorer(["p"] * 64, ["c"] * 64, [[i] for i in range(64)], {})
+    assert len(calls) <= 1 + 6 + 1  # the last one makes sure that it fails alone
+    scorer.close()
 
 
 def test_an_exception_of_the_batch_alone():

@@ -363,6 +363,8 @@ CHAT = [{"prompt": [{"role": "user", "content": "hi"}]}] * 4
         ({"processing_class": without("pad_token")}, "pad token"),
         ({"train_dataset": make_prompts(1)}, "1 prompts, but one rollout over all processes takes 2"),
         ({"reward_funcs": []}, "no reward function"),
+        ({"reward_funcs": ["length", "exact_match"]}, "exact_match_reward' needs the argument 'answer'"),
+        ({"eval_dataset": {"a": [{"prompt": "x", "log_extra": 1}]}}, "column 'log_extra'"),
         ({"reward_funcs": "no_module:f"}, "no_module"),
         ({"train_dataset": Dataset.from_list(make_prompts(3)).to_iterable_dataset()}, "IterableDataset"),
     ],

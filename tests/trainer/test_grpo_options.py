@@ -200,3 +200,29 @@ def test_a_column_of_another_length_is_refused(make_trainer):
 
     with pytest.raises(RewardError, match=r"log_extra\('short', ...\) got 1 values for 8 completions"):
         make_trainer(reward=noting).train()
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        (lambda log_metric, _: log_metric("loss", 99.0), "log_metric.'loss', .*trainer logs a number of its own"),
+        (lambda log_metric, _: log_metric("eval_rewards/noting/mean", 1), "log_metric.'eval_rewards/noting/mean'"),
+        (lambda _, log_extra: log_extra("Prompt", [0] * 8), "log_extra.'Prompt', .*has itself"),
+        (lambda _, log_extra: log_extra("noting", [0] * 8), "log_extra.'noting', .*has itself"),
+    ],
+)
+def test_names_of_the_trainer_are_refused(make_trainer, note, message):
+    def noting(completions, log_metric, log_extra, **kwargs):
+        note(log_metric, log_extra)
+        return [0.0] * len(completions)
+
+    with pytest.raises(RewardError, match=message):
+        make_trainer(reward=noting).train()
+
+
+def test_a_sum_of_rewards_that_float32_cannot_hold_is_refused(make_trainer):
+    def huge(completions, **kwargs):
+        return [3e38] * len(completions)
+
+    with pytest.raises(RewardError, match="(?s)rewards of sample 0 are .*'huge': 3.*, 'huge_2'.*their sum is inf"):
+        make_trainer(reward=[huge, huge]).train()

@@ -40,7 +40,8 @@ BAD = {
     "reward_hacking": {"reward": RISING, "kl_ref": line(0.0, 3.0, 40)},
     "kl_growing": {"reward": noisy(1.0, 40), "kl_ref": line(0.0, 3.0, 40)},
     "nothing_learned": {"loss": [0.1] * 50, "kl_ref": 1e-10, "clip_ratio__region_mean": 0.0, "reward": noisy(1, 50)},
-    "completions_short": {"completions__mean_length": [5.0] * 5},
+    "reward_missing": {"completions__mean_length": [20.0] * 5, "frac_reward_zero_std": 1.0},
+    "completions_short": {"completions__mean_length": [5.0] * 5, "reward": noisy(0.5, 5)},
     "completions_truncated": {"completions__clipped_ratio": [0.97] * 10},
     "completions_repeating": {"completions__repetition": [0.6] * 10},
     "thinking_missing": {"completions__thinking_closed": [0.05] * 10},
@@ -51,6 +52,7 @@ BAD = {
 }
 
 GOOD = {
+    "reward_missing": [{"reward": noisy(0.5, 5), "reward_std": 0.3, "completions__mean_length": 20.0}],
     "reward_constant": [
         {"reward": [0.5] * 4, "reward_std": 0.0},  # not long enough
         {"reward": noisy(0.5, 5), "reward_std": 0.0},  # one reward a step, another each step
@@ -70,6 +72,7 @@ GOOD = {
         {"reward": noisy(1.0, 30, size=0.01) + noisy(0.9, 10, size=0.01), "reward_std": 0.5},  # does not matter
     ],
     "no_group_variance": [
+        {"completions__mean_length": [20.0] * 10, "frac_reward_zero_std": 1.0},  # no rewards at all: reward_missing
         {"reward": noisy(1.0, 10), "reward_std": 0.3, "frac_reward_zero_std": 0.85},
         {"reward": RISING, "reward_std": 0.3, "reward_max": 6.0, "frac_reward_zero_std": 0.95},  # solved
     ],

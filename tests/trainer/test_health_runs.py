@@ -29,6 +29,10 @@ def constant(completions, **kwargs):
     return [0.5] * len(completions)
 
 
+def silent(completions, **kwargs):
+    return [None] * len(completions)
+
+
 def noise(completion_ids, **kwargs):
     return [float(zlib.crc32(bytes(str(ids), "ascii")) % 7) for ids in completion_ids]
 
@@ -114,6 +118,7 @@ def ppo(*rules: str, **settings) -> BadRun:
 
 
 BAD_RUNS = {
+    "a reward that says nothing": grpo("reward_missing", reward=silent, max_steps=6),
     "a constant reward": grpo("reward_constant", reward=constant, max_steps=6),
     "rewards below 0 that cannot be learned": grpo("reward_negative", reward=always_negative, max_steps=20),
     "a reward that is noise": grpo("reward_flat", reward=noise, max_steps=120, learning_rate=1e-4),
