@@ -6,7 +6,7 @@ and values once per completion and query head. Here the queries of all completio
 are multiplied with the prompt's keys in one product, by oneDNN. Nothing but queries, keys and values is kept for the
 backward pass, which computes the attention weights once more; they are worked through in blocks, so that memory does
 not grow with the square of a length. At contexts of 576 tokens that takes two thirds of the time of fused attention
-on an AMD EPYC, at 256 tokens the same, below more: see [`pays_off`].
+on an AMD EPYC, at 256 tokens the same, below more; in bfloat16 it is ahead at 256, too: see [`pays_off`].
 
 Scores and softmax are float32 in reduced precision too.
 """
@@ -22,7 +22,7 @@ from .linear import product
 
 BLOCK_LENGTH = 128  # queries of a long sequence that are computed at a time
 MAX_WEIGHTS = 2**20  # attention weights that are computed at a time: 4 MiB in float32
-LONG_CONTEXT = 384  # tokens
+LONG_CONTEXT = 384  # tokens; half of that in reduced precision, where the backward of fused attention is slow
 
 
 @dataclass
@@ -205,8 +205,7 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[S
     Returns:
         `Tensor` of shape `(heads, T, dim)`
     """
-    if torch.is_autocast_enabled("cpu"):
-        query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
+    query, key, value = (states.to(_dtype_of_products(query)) for states in (query, key, value))
     with torch.autocast("cpu", enabled=False):
         return _BlockAttention.apply(query, key, value, spans, scaling)
 
@@ -219,9 +218,14 @@ def sequence_spans(start: int, length: int, prefix: Sequence[slice] = ()) -> Ite
         yield Span([*prefix, *before], slice(start + begin, start + end), 1, end - begin)
 
 
-def pays_off(device: torch.device, longest_context: int) -> bool:
-    """Whether this way is faster than fused attention for tokens that attend to so many."""
-    return device.type == "cpu" and longest_context >= LONG_CONTEXT
+def pays_off(query: Tensor, longest_context: int) -> bool:
+    """Whether this way is faster than fused attention for queries that read so many tokens."""
+    bound = LONG_CONTEXT if _dtype_of_products(query).itemsize > 2 else LONG_CONTEXT // 2
+    return query.device.type == "cpu" and longest_context >= bound
+
+
+def _dtype_of_products(states: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else states.dtype
 
 
 def group_spans(

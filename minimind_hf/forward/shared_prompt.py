@@ -170,7 +170,7 @@ def shared_prompt_attention(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
     longest_context = max(group.prompt_length + max(group.lengths, default=0) for group in shared_prompt)
-    if dropout == 0.0 and pays_off(query.device, longest_context):
+    if dropout == 0.0 and pays_off(query, longest_context):
         return _in_blocks(query, key, value, shared_prompt, scaling).transpose(1, 2), None
     options = {"dropout_p": dropout, "scale": scaling}
     return _by_group(query, key, value, shared_prompt, options).transpose(1, 2), None

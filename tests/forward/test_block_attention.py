@@ -86,6 +86,11 @@ def test_every_token_is_in_one_span():
 
 
 def test_only_long_contexts_on_a_cpu_take_this_way():
-    assert block_attention.pays_off(torch.device("cpu"), 2000)
-    assert not block_attention.pays_off(torch.device("cpu"), 100)
-    assert not block_attention.pays_off(torch.device("cuda"), 2000)
+    query = torch.zeros(1)
+    assert block_attention.pays_off(query, 2000)
+    assert not block_attention.pays_off(query, 256)
+    assert block_attention.pays_off(query.bfloat16(), 256)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert block_attention.pays_off(query, 256)
+    assert not block_attention.pays_off(query.bfloat16(), 100)
+    assert not block_attention.pays_off(query.to("meta"), 2000)
