@@ -60,6 +60,23 @@ class ConversationRenderer:
         state = {"open_thinking": thinking, "enable_thinking": thinking}
         return self.text(messages, tools, add_generation_prompt=True, **state)
 
+    def shared_opening(self, messages: Messages, tools: list[dict] | None, opening: str, texts: list[str]) -> str:
+        """What the model is given of an answer: the opening, or the part of it with which the template begins turns.
+
+        Where a turn of the past lacks what the generation prompt opens (a thought, say), an answer may begin with the
+        same characters by chance; they are not given, so no more is shared than is before an answer of any text.
+
+        Args:
+            messages (`list[dict]`): The conversation before the answer.
+            tools (`list[dict]`, *optional*): Its tools.
+            opening (`str`): These as text, ready for the assistant to answer.
+            texts (`list[str]`): The conversation with each of the answers.
+        """
+        if all(text.startswith(opening) for text in texts):
+            return opening
+        turns = [self.text([*messages, {"role": "assistant", "content": letter}], tools) for letter in "AB"]
+        return commonprefix([opening, commonprefix(turns), *texts])
+
     def learned_spans(self, messages: Messages, tools: list[dict] | None, where: str) -> tuple[str, list[range]]:
         """Renders a conversation.
 
@@ -89,7 +106,8 @@ class ConversationRenderer:
                     "the turn to learn, or use a template that keeps earlier turns as they are."
                 )
             before = self.opening(messages[:index], tools, thinks(message))
-            spans.append(range(len(commonprefix([before, so_far])), self._end_of_turn(so_far)))
+            start = len(self.shared_opening(messages[:index], tools, before, [so_far]))
+            spans.append(range(start, self._end_of_turn(so_far)))
         if not spans:
             roles = [message["role"] for message in messages]
             raise PromptError(f"{where}: there is no assistant turn to learn, only {roles}. Remove the row.")
@@ -225,8 +243,8 @@ def preference_texts(row: Mapping[str, Any], index: int, renderer: ConversationR
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         whole, spans = renderer.learned_spans([*prompt, answer], tools, f"row {index}: `{name}`")
         texts[name] = whole[: spans[-1].stop]
-    start = len(commonprefix([before, *texts.values()]))
-    before, bos = before[:start], renderer.tokenizer.bos_token
+    before, bos = renderer.shared_opening(prompt, tools, before, list(texts.values())), renderer.tokenizer.bos_token
+    start = len(before)
     if bos and renderer.tokenizer("", add_special_tokens=True)["input_ids"][:1] == [renderer.tokenizer.bos_token_id]:
         before = before.removeprefix(bos)  # the trainer's tokenizer adds it
     return {"prompt": before} | {name: text[start:] for name, text in texts.items()}

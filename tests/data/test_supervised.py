@@ -68,6 +68,22 @@ def test_thought_is_learned_after_the_opened_thought(renderer, tokenizer, answer
     assert learned(encoded, tokenizer) == "one and one\n</think>\n\n2<|im_end|>"
 
 
+@pytest.mark.parametrize("answer", ["<answer> foo </answer>", "<think>", "", "\n", "2", "<think>\nhm\n</think>\n\n2"])
+def test_template_whose_past_turns_lack_the_thought_that_it_opens(answer):
+    tokenizer = make_tokenizer()
+    renderer = ConversationRenderer(tokenizer)
+    thought = "<think>\n" if thinks(assistant(answer)) else ""  # then the turn does begin as the prompt does
+    row = {"conversations": [user("hi"), assistant(answer), user("more"), assistant(answer)]}
+    encoded = encode_conversation(row, 0, renderer)
+    assert learned(encoded, tokenizer) == f"{answer.removeprefix(thought)}<|im_end|>" * 2
+    row = {"prompt": [user("hi")], "chosen": [assistant(answer)], "rejected": [assistant("<bad>")]}
+    assert preference_texts(row, 0, renderer) == {
+        "prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+        "chosen": f"{answer}<|im_end|>",
+        "rejected": "<bad><|im_end|>",
+    }
+
+
 def test_every_turn_of_the_assistant_is_learned_and_nothing_else(renderer, tokenizer):
     turns = [{"role": "system", "content": "be brief"}, user("a?"), assistant("A"), user("b?"), assistant("B")]
     assert learned(encode_conversation({"messages": turns}, 0, renderer, "messages"), tokenizer) == (
