@@ -149,6 +149,10 @@ def _add_estimate(commands: Any) -> None:
 def _run_estimate(options: argparse.Namespace) -> int:
     from transformers import AutoConfig
 
+    from .paths import check_model_path
+
+    check_model_path(options.model)
+
     from .estimate import GRPO_SIZES, PPO_SIZES, Setting, adapter_parameters, estimate, shape_of
 
     is_ppo = options.algorithm == "ppo"
@@ -157,6 +161,8 @@ def _run_estimate(options: argparse.Namespace) -> int:
             f"--mini_batch_size {options.mini_batch_size} is PPO's; GRPO updates on --per_device_train_batch_size "
             "completions at a time. Leave it out, or set --algorithm ppo."
         )
+    if options.lora_r is not None and options.lora_r < 1:
+        raise ValueError(f"--lora_r is {options.lora_r}; the rank of adapters is at least 1.")
     defaults = PPO_SIZES if is_ppo else GRPO_SIZES
     sizes = {name: value for name, value in vars(options).items() if name in defaults and value is not None}
     sizes = defaults | sizes

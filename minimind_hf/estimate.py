@@ -91,7 +91,7 @@ class Setting:
         for name, choices in (("algorithm", ALGORITHMS), ("mode", MODES), ("dtype", tuple(DTYPES))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        for name in ("processes", "rows", "rollout_rows", "group", "prompt", "completion", "max_tokens"):
+        for name in ("processes", "rows", "rollout_rows", "group", "prompt", "completion", "max_tokens", "trained"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")

@@ -52,7 +52,7 @@ class EvalSettings:
         for name in ("samples", "max_completion_length", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise ValueError(f"temperature is {self.temperature}; it is 0 (the likeliest token) or above.")
 
 

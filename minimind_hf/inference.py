@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from .paths import check_model_path
+
 THINK_START, THINK_END = "<think>", "</think>"
 
 
@@ -30,10 +32,27 @@ def load_for_inference(
     """
     if str(path).endswith(".pth"):
         raise ValueError(f"{path} is a MiniMind checkpoint. Convert it first: minimind-hf convert {path} FOLDER")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_model_path(path)
+    device = usable_device(device)
     code = {"trust_remote_code": trust_remote_code}
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **code).to(device).eval()
     return model, AutoTokenizer.from_pretrained(path, **code)
+
+
+def usable_device(device: str | None) -> str:
+    """The device to use; unset, the first GPU if there is one.
+
+    Raises:
+        ValueError: If there is no such device here.
+    """
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"The device {device!r} cannot be used here ({reason}). Choose another, cpu say.") from error
+    return device
 
 
 class Piece(NamedTuple):

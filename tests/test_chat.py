@@ -119,7 +119,15 @@ def test_command_line_answers_and_repeats_itself(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"), [(["--max_new_tokens", "0"], "at least 1 token"), (["--temperature", "-1"], "0 (always")]
+    ("flags", "message"),
+    [
+        (["--max_new_tokens", "0"], "at least 1 token"),
+        (["--temperature", "-1"], "0 (always"),
+        (["--temperature", "nan"], "0 (always"),
+        (["--top_p", "0"], "above 0, and at most 1"),
+        (["--top_p", "7"], "above 0, and at most 1"),
+        (["--device", "cuda:77"], "'cuda:77' cannot be used here"),
+    ],
 )
 def test_command_line_refuses(folder, flags, message, capsys):
     assert main(["chat", str(folder), "--prompt", "hi", *flags]) == 1

@@ -116,9 +116,27 @@ def test_same_seed_same_result(folders, capsys):
         ([], "nothing to score by"),
         (["--reward_funcs", "length", "--samples", "0"], "samples is 0"),
         (["--reward_funcs", "length", "--reward_weights", "1", "2"], "1 reward functions but 2 weights"),
+        (["--exact_match", "nocol"], "'exact_match' needs the argument 'nocol'"),
+        (["--exact_match", "--output", __file__], "no folder that can be written to"),
+        (["--exact_match", "--device", "cuda:77"], "The device 'cuda:77' cannot be used here"),
     ],
 )
 def test_command_refuses(folders, flags, message, capsys):
     arguments = ["eval", str(folders / "model_0"), "--dataset_name", str(folders / "held_out.jsonl"), *flags]
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_later_model_that_fails(folders, capsys):
+    arguments = ["--dataset_name", str(folders / "held_out.jsonl"), "--device", "cpu", "--max_completion_length", "3"]
+    first, second = str(folders / "model_0"), folders / "model_1"
+    assert main(["eval", first, str(folders / "none"), "--exact_match", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert "none', does not exist" in printed.err and not printed.out  # before the first was evaluated
+    (second / "tokenizer.json").unlink()
+    assert main(["eval", first, str(second), "--exact_match", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[-1])["results"][0]["models"].keys() == {"model_0"}
+    (second / "model.safetensors").write_bytes(b"xx")
+    assert main(["eval", first, str(second), "--exact_match", *arguments]) == 1
+    assert "model_1/model.safetensors cannot be read" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 
 import pytest
 
+from minimind_hf.cli import main
 from minimind_hf.inference import ThoughtSplitter, load_for_inference, opens_thought
 
 
@@ -42,3 +43,10 @@ def test_opens_thought(prompt, opened):
 def test_pth_is_refused():
     with pytest.raises(ValueError, match="Convert it first"):
         load_for_inference("full_sft_512.pth")
+
+
+@pytest.mark.parametrize("name", ["/no/such", "./such", "~/no_such", "no/such/folder"])
+def test_a_path_without_a_folder_is_named(name, capsys):
+    for command in (["chat", name], ["estimate", name]):
+        assert main(command) == 1
+        assert f"{name!r}, does not exist" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 """`minimind-hf chat`: talks to a model, in a terminal or by prompts given as flags."""
 
 import argparse
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,8 +70,16 @@ def _run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.max_new_tokens < 1:
         raise ValueError(f"--max_new_tokens is {options.max_new_tokens}; an answer has at least 1 token.")
-    if options.temperature < 0:
+    if not 0 <= options.temperature < math.inf:
         raise ValueError(f"--temperature is {options.temperature}; it is 0 (always the likeliest token) or above.")
+    if not 0 < options.top_p <= 1:
+        raise ValueError(f"--top_p is {options.top_p}; it is above 0, and at most 1 (off).")
+    if options.top_k < 0:
+        raise ValueError(f"--top_k is {options.top_k}; it is 0 (off) or above.")
+    if not 0 <= options.min_p <= 1:
+        raise ValueError(f"--min_p is {options.min_p}; it is between 0 (off) and 1.")
+    if not 0 < options.repetition_penalty < math.inf:
+        raise ValueError(f"--repetition_penalty is {options.repetition_penalty}; it is above 0 (1: off).")
 
 
 def _typed_lines() -> Iterator[str]:

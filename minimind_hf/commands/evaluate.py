@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,16 @@ def _run(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from ..data import load_prompts
+    from ..data.conversations import NOT_PASSED_ON
     from ..evaluation import EvalSettings, ExactMatch, as_table, summary, thinking_ratio_of
+    from ..inference import usable_device
+    from ..paths import check_model_path
     from ..rewards import RewardScorer
 
     disable_progress_bar()
+    for path in options.models:
+        check_model_path(path)
+    usable_device(options.device)
     settings = EvalSettings(
         options.samples,
         options.temperature,
@@ -78,17 +85,33 @@ def _run(options: argparse.Namespace) -> int:
     scorer = RewardScorer(
         functions, options.reward_weights, model_kwargs={"trust_remote_code": options.trust_remote_code}
     )
-    try:
-        answers = [_answer(path, name, rows, scorer, settings, options) for path, name in _named(options.models)]
-    finally:
-        scorer.close()
-    Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}"))
-    result = {"dataset": options.dataset_name, "prompts": len(rows), "settings": vars(settings)}
-    result["results"] = summary(answers)
+    scorer.check_columns([name for name in rows.column_names if name not in NOT_PASSED_ON])
     if options.output:
-        _write(options.output, result, answers)
-    print(json.dumps(result, ensure_ascii=False))
+        _check_writable(options.output)
+    answers: list[Any] = []
+    try:
+        for path, name in _named(options.models):
+            answers.append(_answer(path, name, rows, scorer, settings, options))
+    finally:  # if a later model fails, what the others said is not lost
+        scorer.close()
+        if answers:
+            Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}"))
+            result = {"dataset": options.dataset_name, "prompts": len(rows), "settings": vars(settings)}
+            result["results"] = summary(answers)
+            if options.output:
+                _write(options.output, result, answers)
+            print(json.dumps(result, ensure_ascii=False))
     return 0
+
+
+def _check_writable(folder: Path) -> None:
+    """Makes the folder and writes to it, so that an error comes before hours of answers and not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--output {folder}: no folder that can be written to ({error}). Name another.") from error
 
 
 def _named(paths: list[str]) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 
+from ..paths import check_weights
 from .configuration_minimind import MiniMindConfig
 from .modeling_minimind import MiniMindForCausalLM
 from .pth import EMBEDDING, HEAD, ConversionError, expected_shapes, infer_config, listed, load_tensors, save_tensors
@@ -47,6 +48,7 @@ _TOKENIZER_FILES = (
     "tokenizer.model",
 )
 _STALE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+_FORMER_MODEL = ("adapter_config.json", "adapter_model.bin", "generation_config.json")  # would still be read
 _MINIMIND_FIELDS = tuple({f.name for f in fields(MiniMindConfig)} - {f.name for f in fields(PreTrainedConfig)})
 
 
@@ -150,6 +152,7 @@ def _read_folder(folder: Path, overrides: Mapping[str, Any]) -> Checkpoint:
         raise ConversionError(f"{folder} has no config.json; give a folder written by save_pretrained.")
     config = _load_config(folder)
     try:
+        check_weights(folder)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype="auto", output_loading_info=True, trust_remote_code=False
         )
@@ -288,7 +291,7 @@ def _write_folder(model: PreTrainedModel, checkpoint: Checkpoint, folder: Path):
         for file in checkpoint.tokenizer_files:
             shutil.copyfile(file, Path(beside) / file.name)
         folder.mkdir(exist_ok=True)
-        for pattern in _STALE_WEIGHTS:
+        for pattern in (*_STALE_WEIGHTS, *_FORMER_MODEL):
             for stale in folder.glob(pattern):
                 stale.unlink()
         for file in Path(beside).iterdir():

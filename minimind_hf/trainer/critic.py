@@ -21,6 +21,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import disable_dropout_in_model
 
 from ..forward.signature import unwrap
+from ..paths import check_model_path
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, BorrowedTrunk, belongs_to
 from .config import PPOConfig
 from .sharding import is_sharded, loading_whole, whole_weights
@@ -142,6 +143,7 @@ def _kept_adapter(policy: PreTrainedModel | PeftModel, source: str, args: PPOCon
 
 
 def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig) -> PreTrainedModel:
+    check_model_path(source, "critic")
     base = unwrap(policy)
     config = AutoConfig.from_pretrained(source, num_labels=1, trust_remote_code=args.trust_remote_code)
     critic, info = AutoModelForTokenClassification.from_pretrained(

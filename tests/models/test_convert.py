@@ -245,11 +245,13 @@ def test_overwriting_leaves_no_stale_weights(pth, tmp_path):
     folder.mkdir()
     (folder / "model-00001-of-00002.safetensors").write_text("old")
     (folder / "notes.txt").write_text("mine")
+    (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(ConversionError, match="exists already"):
         convert(pth(), folder)
     convert(pth(), folder, overwrite=True)
     assert [file.name for file in folder.glob("*.safetensors")] == ["model.safetensors"]
     assert (folder / "notes.txt").read_text() == "mine"
+    assert not (folder / "adapter_config.json").exists()
     assert not list(tmp_path.glob(".folder-*"))
 
 
