@@ -91,7 +91,19 @@ def parse_arguments(
     parser = TrlParser((ScriptArguments, config_class, ModelConfig))
     if _means_embedded_task(parser, arguments):
         parser.set_defaults_with_config(**embedded_defaults)
-    return parser.parse_args_and_config(arguments)
+    script, args, model = parser.parse_args_and_config(arguments)
+    if isinstance(script.reward_funcs, str):  # a yaml file may name a single one without brackets
+        script.reward_funcs = [script.reward_funcs]
+    check_resume(args.resume_from_checkpoint)
+    return script, args, model
+
+
+def check_resume(checkpoint: str | bool | None) -> None:
+    """Refuses a checkpoint that is not there, before anything is made or loaded."""
+    if isinstance(checkpoint, str) and checkpoint.lower() not in ("true", "false") and not Path(checkpoint).is_dir():
+        raise ValueError(
+            f"--resume_from_checkpoint {checkpoint}: there is no such folder. Give a checkpoint-N folder."
+        )
 
 
 def split_config(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

@@ -20,6 +20,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM
 from minimind_hf.cli import parse_config_values
+from minimind_hf.models.convert import check_overrides
+from minimind_hf.paths import check_model_path
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # pad, bos and eos, with MiniMind's ids 0, 1 and 2
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -71,9 +73,17 @@ def read_texts(paths: Sequence[Path]) -> Iterator[str]:
     """Every string value of jsonl files, whatever their format, and the names of the roles."""
     yield ROLES
     for path in paths:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                yield from _strings(json.loads(line))
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield from _strings(_parsed(line, f"{path}, line {number}"))
+
+
+def _parsed(line: bytes, where: str) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: no JSON in UTF-8 ({error}). Correct or remove the line.") from error
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -93,6 +103,22 @@ def make_model(tokenizer: PreTrainedTokenizerBase, seed: int, **config: Any) -> 
     return MiniMindForCausalLM(MiniMindConfig(vocab_size=len(tokenizer), **ends | config))
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what would fail, or be lost, after the tokenizer has been trained."""
+    folder = options.folder
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder to write to.")
+    if folder.is_dir() and any(folder.iterdir()) and not options.overwrite:
+        raise ValueError(f"{folder} is not empty; choose another folder, or allow it with --overwrite.")
+    if "vocab_size" in check_overrides(parse_config_values(options.config)):
+        raise ValueError("--config vocab_size: it follows from the tokenizer; give --vocab_size to train one.")
+    for path in options.corpus or []:
+        if not path.is_file() or not path.stat().st_size:
+            raise ValueError(f"--corpus {path}: {'the file is empty' if path.is_file() else 'there is no such file'}.")
+    if options.tokenizer:
+        check_model_path(options.tokenizer, "tokenizer")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Makes an untrained MiniMind and its tokenizer.")
     parser.add_argument("folder", type=Path)
@@ -102,12 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--vocab_size", type=int, default=6400)
     parser.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help="values of MiniMindConfig")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overwrite", action="store_true", help="write into a folder that is not empty")
     options = parser.parse_args(arguments)
+    _check(options)
     if options.corpus:
         tokenizer = train_tokenizer(read_texts(options.corpus), options.vocab_size)
     else:
         tokenizer = AutoTokenizer.from_pretrained(options.tokenizer)
-    model = make_model(tokenizer, options.seed, **parse_config_values(options.config))
+    model = make_model(tokenizer, options.seed, **check_overrides(parse_config_values(options.config)))
     model.save_pretrained(options.folder)
     tokenizer.save_pretrained(options.folder)
     size = f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens"

@@ -17,7 +17,7 @@ from ..tasks import PREFIX as TASK_PREFIX
 from .conversations import PromptError, check_same_kind, parse_row, prompt_column
 from .reasoning_gym import load_task
 
-_JSON_SUFFIXES = (".jsonl", ".json")
+_JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 _BUILDERS = {".parquet": "parquet", ".csv": "csv"}
 _OPEN_FIELDS = ("tools", "tool_calls")
 
@@ -47,9 +47,9 @@ def load_prompts(
     if source.startswith(TASK_PREFIX):
         return load_task(source, split)
     path = Path(source)
-    if path.suffix in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
+    if path.suffix.lower() in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
         raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
-    if path.is_file() and path.suffix in _JSON_SUFFIXES:
+    if path.is_file() and path.suffix.lower() in _JSON_SUFFIXES:
         dataset = _take_split(_load_json(path, question_column), split)
     else:
         dataset = _load_with_datasets(path, source, name, split)
@@ -74,9 +74,9 @@ def load_rows(
         PromptError: If there is no such file, a line is no JSON object, or the data set is empty.
     """
     path = Path(source)
-    if path.suffix in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
+    if path.suffix.lower() in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
         raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
-    if path.is_file() and path.suffix in _JSON_SUFFIXES:
+    if path.is_file() and path.suffix.lower() in _JSON_SUFFIXES:
         rows = [_checked_object(row, where, check) for where, row in _read_json(path)]
         dataset = _take_split(_to_dataset(rows, path), split) if rows else []
     else:
@@ -108,8 +108,8 @@ def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:
 
 def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -> datasets.Dataset:
     try:
-        if path.is_file() and path.suffix in _BUILDERS:
-            return datasets.load_dataset(_BUILDERS[path.suffix], data_files={"train": str(path)}, split=split)
+        if path.is_file() and path.suffix.lower() in _BUILDERS:
+            return datasets.load_dataset(_BUILDERS[path.suffix.lower()], data_files={"train": str(path)}, split=split)
         if (path / "state.json").is_file():
             return _take_split(datasets.load_from_disk(str(path)), split)
         if (path / "dataset_dict.json").is_file():
@@ -173,7 +173,7 @@ def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
     """Yields (place, value): the lines of a jsonl file, or the elements of one JSON array."""
     with path.open("rb") as file:
         first = next((line.strip() for line in file if line.strip()), b"")
-    if path.suffix == ".json" and first.removeprefix(b"\xef\xbb\xbf").startswith(b"["):
+    if path.suffix.lower() == ".json" and first.removeprefix(b"\xef\xbb\xbf").startswith(b"["):
         values = _parse_json(path.read_bytes(), str(path))
         yield from ((f"{path}, element {i}", value) for i, value in enumerate(values))
         return
@@ -186,12 +186,31 @@ def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parse_json(data: bytes, where: str) -> Any:
     try:
-        return json.loads(data.decode("utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        value = json.loads(data.decode("utf-8-sig"))
+        _check_storable(value, where)
+        return value
+    except RecursionError as error:
+        raise PromptError(f"{where}: nested too deeply to be read. Correct or remove it.") from error
+    except (ValueError, UnicodeDecodeError) as error:
         excerpt = data[:80].decode("utf-8", errors="replace").strip()
         raise PromptError(
             f"{where}: no JSON ({error}); it begins with {excerpt!r}. Each line must be one JSON object in UTF-8."
         ) from error
+
+
+def _check_storable(value: Any, where: str) -> None:
+    """Refuses what JSON may hold and Arrow cannot: integers of more than 64 bits, halves of surrogate pairs."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_storable(key, where)
+            _check_storable(item, where)
+    elif isinstance(value, list):
+        for item in value:
+            _check_storable(item, where)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise PromptError(f"{where}: the integer {str(value)[:40]} has more than 64 bits. Write it as a string.")
+    elif isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise PromptError(f"{where}: {value[:40]!r} holds half of a surrogate pair, which is no text. Correct it.")
 
 
 def _to_dataset(rows: list[dict[str, Any]], path: Path) -> datasets.Dataset:

@@ -125,7 +125,7 @@ def read_checkpoint(source: str | os.PathLike, overrides: Mapping[str, Any] | No
     Raises:
         ConversionError: The source is missing, unreadable or not a MiniMind checkpoint.
     """
-    source, overrides = Path(source), _check_overrides(overrides or {})
+    source, overrides = Path(source), check_overrides(overrides or {})
     if source.is_dir():
         checkpoint = _read_folder(source, overrides)
     elif source.is_file():
@@ -205,7 +205,7 @@ def _override(config: MiniMindConfig, overrides: Mapping[str, Any]) -> MiniMindC
     return make_config({**values, **overrides})
 
 
-def _check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(MiniMindConfig)}
     known |= {"rope_theta", "rope_scaling", "inference_rope_scaling", "dropout", "flash_attn"}
     described = {"model_type", "architectures", "auto_map", "transformers_version", "torch_dtype"}

@@ -133,3 +133,26 @@ def test_missing_file_and_missing_split(tmp_path):
     datasets.DatasetDict(train=datasets.Dataset.from_dict({"prompt": ["a"]})).save_to_disk(str(tmp_path / "d"))
     with pytest.raises(PromptError, match="Cannot load the split 'validation'"):
         load_prompts(str(tmp_path / "d"), split="validation")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (str(2**63), "the integer 9223372036854775808 has more than 64 bits"),
+        ("[[" + "9" * 5000 + "]]", "p.jsonl, line 2"),
+        ('{"a": ["\\ud83d"]}', "half of a surrogate pair"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    ],
+)
+def test_json_that_cannot_be_stored_is_named(tmp_path, value, message):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a", "x": null}\n{"prompt": "b", "x": ' + value + "}\n")
+    with pytest.raises(PromptError, match=message) as caught:
+        load_prompts(str(path))
+    assert "line 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["p.JSONL", "p.ndjson", "p.CSV"])
+def test_other_spellings_of_suffixes(tmp_path, name):
+    (tmp_path / name).write_text("prompt\na\n" if "CSV" in name else '{"prompt": "a"}\n')
+    assert load_prompts(str(tmp_path / name))[0]["prompt"] == "a"

@@ -128,3 +128,24 @@ def test_pth_and_no_model_are_refused():
         sft.main([*arguments, "--model_name_or_path", "full_sft_512.pth"])
     with pytest.raises(ValueError, match="There is no model to train"):
         sft.main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("place", "flags", "message"),
+    [
+        ("bad.jsonl", [], "is a file; name a folder"),
+        (".", [], "is not empty; .*--overwrite"),
+        ("new", ["--config", "foo=1"], "Unknown config key.* foo"),
+        ("new", ["--config", "vocab_size=5"], "vocab_size: it follows from the tokenizer"),
+        ("new", [], "bad.jsonl, line 2: no JSON"),
+        ("new", ["--corpus", "empty.jsonl"], "the file is empty"),
+        ("new", ["--corpus", "none.jsonl"], "there is no such file"),
+    ],
+)
+def test_new_model_refuses(place, flags, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ValueError, match=message):
+        new_model.main([place, "--corpus", "bad.jsonl", *flags])
+    assert not (tmp_path / "new").exists()

@@ -58,6 +58,14 @@ def test_a_model_or_data_of_ones_own_leaves_the_defaults_of_the_config(given):
     assert (args.max_steps, args.num_generations) == (-1, 6)
 
 
+def test_a_single_reward_in_the_yaml_and_a_checkpoint_that_is_not_there(tmp_path):
+    (tmp_path / "run.yaml").write_text("reward_funcs: length\n")
+    script, _, _ = parse("--config", str(tmp_path / "run.yaml"), "--use_cpu", "true")
+    assert script.reward_funcs == ["length"]
+    with pytest.raises(ValueError, match="--resume_from_checkpoint /no/such: there is no such folder"):
+        parse("--resume_from_checkpoint", "/no/such", "--use_cpu", "true")
+
+
 def test_a_model_in_the_yaml_counts_too(tmp_path):
     config = tmp_path / "settings.yaml"
     config.write_text("model_name_or_path: somewhere\noutput_dir: out\n")
