@@ -276,17 +276,22 @@ def _as_dict(value: Estimate | None) -> dict[str, float] | None:
 
 
 def as_table(answers: Sequence[Answers], title: str) -> Table:
-    """The estimates for people to read: `mean ± half the interval`, and differences to the first model."""
-    table = Table(title=title, caption="mean ± 95 % confidence; differences are taken prompt by prompt")
-    table.add_column("signal")
-    for one in answers:
-        table.add_column(one.name, justify="right", overflow="fold")
-    for one in answers[1:]:
-        table.add_column(f"{one.name} - {answers[0].name}", justify="right", overflow="fold")
-    for name, first in answers[0].signals.items():
-        cells = [str(estimate(one.signals[name]) or "-") for one in answers]
-        for one in answers[1:]:
-            change = estimate([b - a for a, b in zip(first, one.signals[name], strict=True)])
-            cells.append(f"{change.mean:+.3f} ± {(change.high - change.low) / 2:.3f}" if change else "-")
-        table.add_row(name, *cells)
+    """The estimates for people to read, a row per signal and model: `mean ± half the interval`, and the difference."""
+    first = answers[0]
+    caption = "mean ± 95 % confidence"
+    table = Table(title=title)
+    table.add_column("signal", no_wrap=True)
+    table.add_column("model", overflow="fold")
+    table.add_column("mean", justify="right", no_wrap=True)
+    if len(answers) > 1:
+        table.add_column("difference", justify="right", no_wrap=True)
+        caption += f"; differences to {first.name} are taken prompt by prompt"
+    table.caption = caption
+    for name, start in first.signals.items():
+        for one in answers:
+            cells = [name if one is first else "", one.name, str(estimate(one.signals[name]) or "-")]
+            change = None if one is first else estimate([b - a for a, b in zip(start, one.signals[name], strict=True)])
+            if len(answers) > 1:
+                cells.append(f"{change.mean:+.3f} ± {(change.high - change.low) / 2:.3f}" if change else "")
+            table.add_row(*cells, end_section=one is answers[-1])
     return table

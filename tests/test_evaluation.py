@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation: the statistics by hand, and the command on small models."""
 
+import io
 import json
 import math
 
 import pytest
 import torch
+from rich.console import Console
 from tiny import make_policy, make_tokenizer
 
 from minimind_hf.cli import main
@@ -38,7 +40,17 @@ def test_difference_is_taken_prompt_by_prompt():
     (row,) = summary([first, second])
     assert row["models"]["a"]["high"] > row["models"]["b"]["low"]  # the intervals overlap
     assert row["differences"] == {"b": {"mean": 1.0, "low": 1.0, "high": 1.0, "prompts": 3}}
-    assert as_table([first, second], "t").row_count == 1
+    assert as_table([first, second], "t").row_count == 2
+
+
+def test_table_of_four_models_can_be_read_at_80_columns():
+    names = ["supervised", "grpo-0.1", "grpo-0.01", "ppo"]
+    signals = {"rewards/exact_match": [0.0, 1.0], "rewards/repetition_cjk_reward": [1.0, 3.0]}
+    console = Console(file=io.StringIO(), width=80)
+    console.print(as_table([Answers(name, signals, []) for name in names], "t"))
+    shown = console.file.getvalue()
+    assert all(text in shown for text in (*names, *signals, "2.000 ± 1.960", "+0.000 ± 0.000"))
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_exact_match_is_the_reward_of_that_name():
@@ -73,7 +85,7 @@ def run(folders, capsys, *flags: str) -> dict:
     data = ["--dataset_name", str(folders / "held_out.jsonl"), "--device", "cpu", "--max_completion_length", "6"]
     assert main(["eval", *models, *data, *flags]) == 0
     printed = capsys.readouterr().out
-    assert "model_1 - model_0" in printed.replace("\n", " ") or "model_1" in printed
+    assert "model_1" in printed and "differences to model_0" in printed
     return json.loads(printed.splitlines()[-1])
 
 

@@ -124,7 +124,7 @@ def model_card(
         code=_loading_code(trainer.args.hub_model_id or name, model),
         steps=trainer.state.global_step,
         processes=trainer.args.world_size,
-        rewards=", ".join(f"`{signal}`" for signal in _reward_names(trainer)),
+        rewards=", ".join(f"`{signal}`" for signal in reward_names(trainer)),
         settings=_table(("setting", "value"), settings(trainer.args)),
         results=_table(("metric", "last value"), _results(trainer.state.log_history)),
         curve=f"\n![Reward over optimizer steps]({REWARD_CURVE})\n" if _has_curve(trainer) else "",
@@ -187,12 +187,9 @@ def _loading_code(name: str, model: Any) -> str:
     return "\n".join(lines)
 
 
-def _reward_names(trainer: Trainer) -> list[str]:
-    """The signals, as they were logged."""
-    names = (key for log in trainer.state.log_history for key in log if key.startswith("rewards/"))
-    return list(
-        dict.fromkeys(key.removeprefix("rewards/").removesuffix("/mean") for key in names if key[-5:] == "/mean")
-    )
+def reward_names(trainer: Trainer) -> list[str]:
+    """The signals, by the names that they are logged under."""
+    return list(trainer._scorer.names)
 
 
 def settings(args: TrainingArguments) -> list[tuple[str, Any]]:

@@ -84,8 +84,8 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
     def __post_init__(self):
         self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)
         resolve_generation_kwargs(self)
+        self._refuse_unsupported()  # before types are checked: whatever the value, the field has no effect
         super().__post_init__()
-        self._refuse_unsupported()
         if self.num_generations < 2:
             raise ValueError(
                 f"GRPO compares the completions of one prompt and needs num_generations of at least 2, got "

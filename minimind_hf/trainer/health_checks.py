@@ -26,12 +26,12 @@ class Limits:
     kl_to_reference: float = 1.0  # nats per token
     still_policy_kl: float = 1e-8  # nats per token, below which the policy has not moved
     still_policy_over: int = 50  # logs after which it should have
-    short_tokens: float = 5.0  # mean length of a completion
+    empty_tokens: float = 1.5  # mean length of a completion, its EOS included
     shrunk_to: float = 0.25  # of the length at the start
     shrunk_tokens: float = 32.0  # and shorter than this
     truncated: float = 0.9  # share of the completions
     repeated: float = 0.5  # share of the 4-grams
-    thinking_closed: float = 0.2  # share of the completions
+    thinking_closed: float = 0.2  # share of the completions; 0 is told after fewer logs
     certain_entropy: float = 0.01  # nats per token at the start of a run
     critic_over: int = 20  # logs that are averaged for the critic
     critic_explains: float = 0.1  # explained variance of a critic that learns
@@ -214,9 +214,11 @@ def completions_short(curves: Curves, limits: Limits) -> str | None:
         return None
     start = fmean(curves.first("completions/mean_length", limits.few))
     has_shrunk = length < limits.shrunk_to * start and length < limits.shrunk_tokens
-    if length > limits.short_tokens and not has_shrunk:
-        return None
-    return f"completions have {length:.1f} tokens on average, at the start it were {start:.1f}"
+    if has_shrunk:
+        return f"completions have {length:.1f} tokens on average; at the start they had {start:.1f}"
+    if length <= limits.empty_tokens:
+        return f"completions have {length:.1f} tokens on average, with the one that ends them"
+    return None
 
 
 def completions_truncated(curves: Curves, limits: Limits) -> str | None:
@@ -234,7 +236,8 @@ def completions_repeating(curves: Curves, limits: Limits) -> str | None:
 
 
 def thinking_missing(curves: Curves, limits: Limits) -> str | None:
-    share = _mean_of_last(curves, "completions/thinking_closed", limits.some)
+    few = curves.last("completions/thinking_closed", limits.few)
+    share = 0.0 if few and max(few) == 0 else _mean_of_last(curves, "completions/thinking_closed", limits.some)
     if share is None or share > limits.thinking_closed:
         return None
     return f"of the completions whose prompt opens <think>, {share:.0%} have a </think>"

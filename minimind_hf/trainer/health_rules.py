@@ -64,6 +64,19 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "thinking_missing",
+        "Thinking is not closed",
+        checks.thinking_missing,
+        f"of the completions whose prompt opens <think>, none of {LIMITS.few} logs or at most "
+        f"{LIMITS.thinking_closed:.0%} of {LIMITS.some} logs have a </think>",
+        "Whatever judges the answer after the thought finds none; other messages of the same steps may follow from it.",
+        (
+            "thinking_ratio=0, if the model was not trained to think",
+            "reward it: the signals 'thinking' and 'format'",
+            "raise max_completion_length, if thoughts are cut",
+        ),
+    ),
+    Rule(
         "reward_constant",
         "The reward is a constant",
         checks.reward_constant,
@@ -163,8 +176,8 @@ RULES: tuple[Rule, ...] = (
         "completions_short",
         "Completions are very short",
         checks.completions_short,
-        f"the mean length of {LIMITS.few} logs is at most {LIMITS.short_tokens:g} tokens, or below "
-        f"{LIMITS.shrunk_tokens:g} and {LIMITS.shrunk_to:.0%} of that at the start",
+        f"the mean length of {LIMITS.few} logs is below {LIMITS.shrunk_tokens:g} tokens and {LIMITS.shrunk_to:.0%} of "
+        f"that at the start, or at most {LIMITS.empty_tokens:g} tokens, which hold nothing but the end",
         "The policy ends at once: it was trained too little, or ending early costs it less than trying.",
         (
             "reward length (the signal 'length')",
@@ -194,19 +207,6 @@ RULES: tuple[Rule, ...] = (
             "add the signal 'repetition' (for Chinese 'repetition_cjk') to the rewards",
             "raise temperature",
             "shorter completions, or more supervised training first",
-        ),
-    ),
-    Rule(
-        "thinking_missing",
-        "Thinking is not closed",
-        checks.thinking_missing,
-        f"at most {LIMITS.thinking_closed:.0%} of the completions of {LIMITS.some} logs whose prompt opens <think> "
-        "have a </think>",
-        "Whatever judges the answer after the thought finds none.",
-        (
-            "reward it: the signals 'thinking' and 'format'",
-            "thinking_ratio=0, if the model was not trained to think",
-            "raise max_completion_length, if thoughts are cut",
         ),
     ),
     Rule(

@@ -37,12 +37,14 @@ class RLProgressCallback(TrainerCallback):
         self._progress: Progress | None = None
         self._start = (0, 0.0)  # step and time
         self._last_line = -math.inf
+        self._known: dict[str, float] = {}  # PPO measures a reward at rollouts only, and logs every step
 
     def on_train_begin(self, args, state, control, **kwargs):
         if not state.is_world_process_zero:
             return
         self._start = (state.global_step, time.monotonic())
         self._last_line = -math.inf
+        self._known = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -84,11 +86,14 @@ class RLProgressCallback(TrainerCallback):
         if self._progress is None or not logs:
             return
         if "loss" in logs:
-            self._show(state, _short(logs))
-        elif evaluated := _short(logs, prefix="eval_"):
-            self._progress.console.print(
-                f"step {state.global_step}, evaluation: {evaluated}", markup=False, highlight=False
-            )
+            self._known |= logs
+            self._show(state, _short(self._known))
+            return
+        prefix = _evaluation_prefix(logs)
+        if evaluated := _short(logs, prefix):
+            name = prefix.removeprefix("eval_").removesuffix("_")
+            line = f"step {state.global_step}, evaluation{name and f' of {name}'}: {evaluated}"
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def on_train_end(self, args, state, control, **kwargs):
         if self._progress is not None:
@@ -109,6 +114,12 @@ class RLProgressCallback(TrainerCallback):
         first_step, started = self._start
         seconds_per_step = (now - started) / max(state.global_step - first_step, 1)
         return timedelta(seconds=round(seconds_per_step * (state.max_steps - state.global_step)))
+
+
+def _evaluation_prefix(logs: dict) -> str:
+    """`eval_`, with the data set's name behind it where there are several."""
+    times = (name for name in logs if name.startswith("eval_") and name.endswith("_runtime"))
+    return next(times, "eval_runtime").removesuffix("runtime")
 
 
 def _short(logs: dict, prefix: str = "") -> str:

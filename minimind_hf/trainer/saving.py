@@ -43,6 +43,9 @@ class SavingTrainer(Trainer):
                 if self.args.should_save:
                     save_merged(policy, output_dir or self.args.output_dir, self.processing_class)
         super().save_model(output_dir, _internal_call)
+        is_result = not output_dir or Path(output_dir).resolve() == Path(self.args.output_dir).resolve()
+        if is_result and not _internal_call:
+            self.create_model_card()  # peft has left an empty one beside adapters
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         weights = self._weights_to_save(self.policy, state_dict)

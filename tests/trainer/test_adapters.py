@@ -48,6 +48,24 @@ def make_grpo_trainer(make_config):
     return make
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_model_saved_by_the_user_has_our_card_with_adapters_and_without(make_grpo_trainer, tmp_path, algorithm):
+    for adapters in (None, LORA):
+        if algorithm == "grpo":
+            trainer = make_grpo_trainer(make_policy(), peft_config=adapters, max_steps=1)
+        else:
+            trainer = make_ppo_trainer(tmp_path, peft_config=adapters, max_steps=1)
+        trainer.train()
+        trainer.save_model(str(tmp_path / "elsewhere"))
+        card = Path(trainer.args.output_dir) / "README.md"
+        assert not card.exists()
+        trainer.save_model()
+        text = card.read_text(encoding="utf-8")
+        assert ("library_name: peft" in text) == (adapters is not None)
+        assert "## How to load it" in text and "Optimizer steps: 1." in text
+        card.unlink()
+
+
 def test_an_adapter_given_by_its_folder_is_trained_and_is_its_own_reference(make_grpo_trainer, adapter):
     trainer = make_grpo_trainer(str(adapter), beta=0.3)
     assert isinstance(trainer.policy, PeftModel)

@@ -41,7 +41,7 @@ BAD = {
     "kl_growing": {"reward": noisy(1.0, 40), "kl_ref": line(0.0, 3.0, 40)},
     "nothing_learned": {"loss": [0.1] * 50, "kl_ref": 1e-10, "clip_ratio__region_mean": 0.0, "reward": noisy(1, 50)},
     "reward_missing": {"completions__mean_length": [20.0] * 5, "frac_reward_zero_std": 1.0},
-    "completions_short": {"completions__mean_length": [5.0] * 5, "reward": noisy(0.5, 5)},
+    "completions_short": {"completions__mean_length": [1.4] * 5, "reward": noisy(0.5, 5)},
     "completions_truncated": {"completions__clipped_ratio": [0.97] * 10},
     "completions_repeating": {"completions__repetition": [0.6] * 10},
     "thinking_missing": {"completions__thinking_closed": [0.05] * 10},
@@ -92,12 +92,16 @@ GOOD = {
         {"loss": [0.1] * 60, "grad_norm": [0.5] * 40 + [0.0] * 20, "clip_ratio__region_mean": 0.0},  # solved
     ],
     "completions_short": [
-        {"completions__mean_length": [6.0] * 5},
+        {"completions__mean_length": [4.2] * 20},  # short answers that are right: nothing has shrunk
         {"completions__mean_length": [200.0] * 5 + [40.0] * 5},  # shorter, but not short
     ],
     "completions_truncated": [{"completions__clipped_ratio": [0.97] * 5 + [0.8] * 5}],
     "completions_repeating": [{"completions__repetition": [0.4] * 10}],
-    "thinking_missing": [{"completions__thinking_closed": [0.3] * 10}],
+    "thinking_missing": [
+        {"completions__thinking_closed": [0.3] * 10},
+        {"completions__thinking_closed": [0.0] * 4},
+        {"completions__thinking_closed": [0.0] * 4 + [0.1] * 5},
+    ],
     "sampling_certain": [
         {"entropy": [0.5] * 5 + [0.001] * 50},  # certain in the end: solved
         {"entropy": [0.02] * 5},
@@ -149,7 +153,16 @@ def test_groups_without_variance_far_below_the_highest_reward_are_no_solved_task
 
 
 def test_completions_that_shrink_are_short_before_they_are_gone():
-    assert "completions_short" in speaking(curves(completions__mean_length=[200.0] * 5 + [30.0] * 5))
+    shrunk = curves(completions__mean_length=[200.0] * 5 + [30.0] * 5)
+    assert "completions_short" in speaking(shrunk)
+    assert "have 30.0 tokens on average; at the start they had 200.0" in checks.completions_short(shrunk, LIMITS)
+
+
+def test_that_nothing_thinks_is_said_before_what_follows_from_it():
+    log = {"completions/thinking_closed": 0.0, "reward": 0.0, "reward_std": 0.0, "loss": 0.0}
+    monitor = HealthMonitor()
+    said = [message.rule for step in range(1, 11) for message in monitor.observe(step, log)]
+    assert said == ["thinking_missing", "reward_constant"]
 
 
 @pytest.mark.parametrize("name", [name for name, run in RECORDED.items() if not run["rules"]])

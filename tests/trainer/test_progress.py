@@ -44,6 +44,33 @@ def test_plain_lines_have_the_numbers_and_the_time_left(clock):
     assert lines[2].endswith("0:00:00 left") and lines[3] == "step 4, evaluation: reward 2"
 
 
+def test_evaluations_have_the_name_of_their_data_and_are_not_wrapped(clock):
+    console = Console(file=io.StringIO(), width=40)
+    state, control = TrainerState(max_steps=9, global_step=7, is_world_process_zero=True), TrainerControl()
+    callback = RLProgressCallback(console)
+    callback.on_train_begin(None, state, control)
+    measured = {"reward": 0.125, "kl_ref": 0.02, "completions/mean_length": 17.5, "loss": 0.1, "runtime": 3.0}
+    for name in ("easy_sums", "hard"):
+        callback.on_log(None, state, control, logs={f"eval_{name}_{key}": value for key, value in measured.items()})
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "step 7, evaluation of easy_sums: reward 0.125, kl_ref 0.02, length 17.5, loss 0.1"
+    assert lines[1].startswith("step 7, evaluation of hard: ")
+    callback.on_train_end(None, state, control)
+
+
+def test_a_reward_that_is_not_of_every_step_stays(monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    console = Console(file=io.StringIO(), width=40)
+    state, control = TrainerState(max_steps=2, is_world_process_zero=True), TrainerControl()
+    callback = RLProgressCallback(console)
+    callback.on_train_begin(None, state, control)
+    for step, logs in enumerate(({"loss": 0.1, "reward": 1.5}, {"loss": 0.2}), start=1):
+        state.global_step = step
+        callback.on_log(None, state, control, logs=logs)
+    assert "step 2/2: reward 1.5, loss 0.2" in console.file.getvalue()
+    callback.on_train_end(None, state, control)
+
+
 def test_time_left_of_a_resumed_run_counts_its_own_steps(clock):
     lines = drive(Console(file=io.StringIO(), width=60), steps=10, start=8).splitlines()
     assert lines[0].startswith("step 9/10") and lines[0].endswith("0:00:03 left")
