@@ -183,7 +183,10 @@ def _run_estimate(options: argparse.Namespace) -> int:
         max_tokens=options.max_tokens_per_microbatch,
         on_cpu=options.use_cpu,
     )
-    print(f"{shape.parameters / 1e6:.1f} million parameters; MiB per process:")
+    assumed = [f"{options.algorithm}, {options.mode}, {options.processes} process(es), {options.dtype}"]
+    assumed += [f"{name} {value}" for name, value in sizes.items()]
+    assumed += [f"prompts of {setting.prompt} and completions of {setting.completion} tokens"]
+    print(f"{shape.parameters / 1e6:.1f} million parameters; assumed: {', '.join(assumed)}; MiB per process:")
     for name, value in estimate(shape, setting).rows():
         print(f"  {name:<10}{value / 2**20:>10.0f}")
     return 0

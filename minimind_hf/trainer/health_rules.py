@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
         checks.thinking_missing,
         f"of the completions whose prompt opens <think>, none of {LIMITS.few} logs or at most "
         f"{LIMITS.thinking_closed:.0%} of {LIMITS.some} logs have a </think>",
-        "Whatever judges the answer after the thought finds none; other messages of the same steps may follow from it.",
+        "Whatever judges the answer after the thought finds none; other messages may follow from it.",
         (
             "thinking_ratio=0, if the model was not trained to think",
             "reward it: the signals 'thinking' and 'format'",

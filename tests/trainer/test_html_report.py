@@ -74,7 +74,7 @@ def test_page_holds_everything_and_needs_nothing(run_dir):
     titles = re.findall(r"<figcaption><b>(.*?)</b>", page)
     assert titles[:3] == ["Reward", "Signals", "KL to the reference"] and "Time per step" in titles
     assert page.count("<svg") == len(titles)
-    assert "Early, step 0" in page and "Late, step 2" in page and "num_generations" in page
+    assert "Early, step 1" in page and "Late, step 3" in page and "num_generations" in page
 
 
 def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
