@@ -70,7 +70,7 @@ def read_run(folder: str | Path) -> RunRecord:
     early, late = _samples(folder)
     return RunRecord(
         name=folder.resolve().name,
-        history=_read_json(state)["log_history"],
+        history=_log_history(state),
         algorithm=run.get("algorithm"),
         settings=run.get("settings", {}),
         early=early,
@@ -83,6 +83,13 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
     """The settings of a run; none where the folder is no run's."""
     path = Path(folder) / RUN_FILE
     return _read_json(path).get("settings", {}) if path.is_file() else {}
+
+
+def _log_history(state: Path) -> list[dict[str, Any]]:
+    history = _read_json(state).get("log_history")
+    if not isinstance(history, list) or not all(isinstance(log, dict) and "step" in log for log in history):
+        raise ValueError(f"{state} holds no log_history of a run, a list of logs with their steps.")
+    return history
 
 
 def _state_file(folder: Path) -> Path:
@@ -108,9 +115,12 @@ def _samples(folder: Path) -> tuple[list[dict], list[dict]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no JSON ({error}). It may have been cut while it was written.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a JSON {type(content).__name__}, not the object that a run writes.")
+    return content
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
@@ -118,7 +128,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} holds a line that is no JSON ({error}).") from error
 
 

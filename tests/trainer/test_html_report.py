@@ -171,3 +171,20 @@ def test_browser_opens_it_without_an_error(run_dir, tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text("<script>missing()</script>")
     assert "missing is not defined" in "".join(open_in_browser(bad, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("trainer_state.json", b"{}", "holds no log_history"),
+        ("trainer_state.json", b'{"log_history": [1]}', "holds no log_history"),
+        ("trainer_state.json", b"\xff", "is no JSON"),
+        ("run.json", b"[]", "holds a JSON list"),
+        ("health.jsonl", b"{", "a line that is no JSON"),
+    ],
+)
+def test_broken_files_of_a_run_are_named(tmp_path, file, content, message):
+    (tmp_path / "trainer_state.json").write_text('{"log_history": []}')
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{file} {message}|{file} .*{message}"):
+        read_run(tmp_path)
