@@ -3,7 +3,8 @@
 
 import math
 from dataclasses import fields
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 
 def check_numbers(config: Any) -> None:
@@ -13,7 +14,9 @@ def check_numbers(config: Any) -> None:
         ValueError: With the field's name and value.
     """
     for each in fields(config):
-        kinds = set(get_args(each.type) or (each.type,))
+        # HfArgumentParser leaves `list[float]` where `list[float] | None` was declared.
+        is_union = get_origin(each.type) in (Union, UnionType)
+        kinds = set(get_args(each.type) if is_union else (each.type,))
         value = getattr(config, each.name)
         if value is None or not kinds <= {int, float, type(None)}:
             continue

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import HfArgumentParser, get_scheduler
 
 from minimind_hf import GRPOConfig
 from minimind_hf.trainer.generation_kwargs import eos_of
@@ -76,6 +76,13 @@ REFUSED = [
 def test_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
+
+
+def test_lists_of_numbers_come_through_the_parser(tmp_path):
+    arguments = ["--output_dir", str(tmp_path), "--use_cpu", "--reward_weights", "3", "1", "--max_prompt_length", "7"]
+    (config,) = HfArgumentParser(GRPOConfig).parse_args_into_dataclasses(arguments)
+    assert config.reward_weights == [3.0, 1.0]
+    assert config.max_prompt_length == 7
 
 
 def test_defaults_are_those_of_the_design(tmp_path):
