@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that are whole or not there: written beside the others, then renamed into their place.
+"""Checkpoints and records that are whole or not there: written beside the others, then renamed into their place.
 
 A process that is killed while it writes leaves its half in `_saving`, which no one takes for a checkpoint, and the
 checkpoint before it as it was. Old checkpoints leave the same way: renamed first, then deleted.
@@ -12,9 +12,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from accelerate import Accelerator
-from transformers.trainer_utils import sort_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 STAGING = "_saving"  # names that begin so are not pushed to the Hub
+
+
+class CheckpointNotSavedError(RuntimeError):
+    """A checkpoint could not be written; those before it are as they were."""
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Yields a path to write to, which takes the place of `path` at the end; after an error `path` is as it was."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"_{path.name}.unfinished")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -29,18 +47,39 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
 
     Yields:
         `Path`: The folder in which `name` is to be made.
+
+    Raises:
+        CheckpointNotSavedError: Naming what could not be written and why. What was written of it is deleted.
     """
     staging = folder / STAGING
     if writes:
-        shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+        clear_staging(folder)
     accelerator.wait_for_everyone()
-    yield staging
+    try:
+        yield staging
+        accelerator.wait_for_everyone()
+        if writes:
+            _flush(staging / name)
+            _move(staging / name, folder / name)
+            shutil.rmtree(staging)
+    except BaseException as error:
+        if writes:
+            clear_staging(folder)  # a full disk gets its room back
+        if isinstance(error, Exception):
+            raise CheckpointNotSavedError(_not_saved(folder, name, error)) from error
+        raise
     accelerator.wait_for_everyone()
-    if writes:
-        _flush(staging / name)
-        _move(staging / name, folder / name)
-        shutil.rmtree(staging)
-    accelerator.wait_for_everyone()
+
+
+def _not_saved(folder: Path, name: str, error: Exception) -> str:
+    step = name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    before = checkpoints_by_age(folder) if folder.is_dir() else []
+    remedy = f"go on with --resume_from_checkpoint {before[-1]}" if before else "start again"
+    return (
+        f"{folder / name}, the checkpoint of step {step}, could not be written: {type(error).__name__}: {error}. "
+        "What was written of it is deleted. See that the disk has room (save_total_limit keeps fewer checkpoints) "
+        f"and that {folder} may be written to, then {remedy}."
+    )
 
 
 def clear_staging(folder: str | Path) -> None:
@@ -48,18 +87,25 @@ def clear_staging(folder: str | Path) -> None:
     shutil.rmtree(Path(folder) / STAGING, ignore_errors=True)
 
 
-def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None) -> None:
-    """Deletes the oldest checkpoints beyond a number; never the last one and never the best one.
+def checkpoints_by_age(folder: str | Path) -> list[Path]:
+    """Returns the checkpoints of a folder, that written last at the end."""
+    by_step = [Path(path) for path in sort_checkpoints(str(folder))]
+    return sorted(by_step, key=lambda path: path.stat().st_mtime_ns)
+
+
+def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None, newest: str) -> None:
+    """Deletes the oldest checkpoints beyond a number, by age: an earlier run in this folder may have gone further.
 
     Args:
         folder (`Path`): Of the checkpoints.
         limit (`int`, *optional*): How many to keep. Unset or below 1: all.
-        best (`str`, *optional*): Path of the best one.
+        best (`str`, *optional*): Path of the best one, which stays.
+        newest (`str`): Name of the one that was just written, which stays.
     """
     if limit is None or limit < 1:
         return
-    checkpoints = [Path(path) for path in sort_checkpoints(str(folder))]
-    kept = {*checkpoints[-1:], *([Path(best)] if best else [])}
+    checkpoints = checkpoints_by_age(folder)
+    kept = {folder / newest, *([Path(best)] if best else [])}
     surplus = len(checkpoints) - max(limit, len(kept))
     staging = folder / STAGING
     for checkpoint in [path for path in checkpoints if path not in kept][: max(surplus, 0)]:

@@ -10,6 +10,7 @@ taken from a buffer, which steps 1 to 3 fill when it is empty, and there the glo
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from ..forward.signature import unwrap
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
 from .agreement import failing_together
+from .atomic import whole_file
 from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
@@ -52,20 +54,24 @@ from .inputs import (
     make_eval_prompts,
     make_prompts,
     make_sampler,
+    named_prompts,
 )
 from .metrics import Metrics
 from .mismatch import measure_staleness
 from .policy import Reference, check_fits, context_length, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .rescue import save_before_the_end
+from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .reward_notes import RewardNotes, check_reward_columns, check_totals
 from .rollout_weights import RolloutWeights
 from .rollouts import Rollouts
 from .run_callback import RunCallback
+from .run_lock import only_run_in
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
 from .saving import SavingTrainer
 from .sharding import check_mode, whole_weights
 from .step_watch import StepWatch
+from .termination import ending_in_order
 from .text_measures import repetition, thinking_closed
 from .token_budget import score_in_parts, split_by_tokens
 from .trackers import Trackers
@@ -304,7 +310,7 @@ class RLTrainer(SavingTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         if isinstance(eval_dataset, str):
-            eval_dataset = self.eval_dataset[eval_dataset]
+            eval_dataset = named_prompts(self.eval_dataset, eval_dataset)
         prompts = make_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
         if prompts is None:
             raise ValueError("There is no eval_dataset to evaluate on. Pass one to the trainer or to evaluate().")
@@ -313,27 +319,61 @@ class RLTrainer(SavingTrainer):
         batch_size = max(1, self.args.per_device_eval_batch_size // self._num_generations_eval)
         return self.accelerator.prepare(DataLoader(range(len(prompts)), batch_size=batch_size, collate_fn=list))
 
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Of `predict`, which measures on prompts as `evaluate` does."""
+        return self.get_eval_dataloader(test_dataset)
+
     @property
     def _num_generations_eval(self) -> int:
         return self.args.num_generations_eval or self.args.num_generations
 
     # Into the Trainer: training
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """As in transformers. A rollout server that is gone for good ends the run, with a checkpoint."""
-        try:
-            return super().train(*args, **kwargs)
-        except ServerGoneError as error:
-            raise ServerGoneError(f"{error} {save_before_the_end(self)}") from error
-        finally:
+        with self._alone_in_output_dir(), ending_in_order(self.is_world_process_zero()):
+            try:
+                checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args, self.policy, self.accelerator)
+                output = super().train(checkpoint, *args, **kwargs)
+            except BaseException as error:
+                rescued = save_before_the_end(self) if isinstance(error, ServerGoneError) else None
+                self._leave_record_after(error)
+                if rescued is not None:
+                    raise ServerGoneError(f"{error} {rescued}") from error
+                raise
             self._leave_record()
+            return output
+
+    @contextmanager
+    def _alone_in_output_dir(self) -> Iterator[None]:
+        with ExitStack() as held:
+            with failing_together(self.accelerator, "claiming the output folder"):
+                if self.is_world_process_zero():
+                    held.enter_context(only_run_in(self.args.output_dir))
+            yield
 
     def _leave_record(self) -> None:
         """Writes what a report is made of, also of a run that an error has ended once it had logged something."""
-        if self.is_world_process_zero() and self.state.log_history:
-            self._samples.end()
-            self.state.save_to_json(str(Path(self.args.output_dir) / STATE_FILE))
-        self._scorer.close()
+        try:
+            if self.is_world_process_zero() and self.state.log_history:
+                self._samples.end()
+                with whole_file(Path(self.args.output_dir) / STATE_FILE) as path:
+                    self.state.save_to_json(str(path))
+        finally:
+            self._scorer.close()
+
+    def _leave_record_after(self, error: BaseException) -> None:
+        """The same for a run that an error has ended, which is what the user is to hear of."""
+        try:
+            self._leave_record()
+        except Exception as second:
+            logger.error(
+                "After %s the record of the run could not be written to %s: %s: %s",
+                type(error).__name__,
+                self.args.output_dir,
+                type(second).__name__,
+                second,
+            )
 
     def end(self) -> None:
         self._rollouts.close()
@@ -511,6 +551,8 @@ class RLTrainer(SavingTrainer):
         if resume_from_checkpoint is not None:
             check_resumable(resume_from_checkpoint, self.args, self.is_deepspeed_enabled)
             self._trackers.go_on(resume_from_checkpoint)
+        elif self.is_world_process_zero():
+            warn_of_earlier_run(self.args.output_dir)
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

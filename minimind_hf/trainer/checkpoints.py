@@ -5,8 +5,9 @@ With as many processes as before, a run goes on bit for bit. With another number
 rollout cannot be dealt out as they were, so they are drawn again by the resumed policy; everything else goes on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import TrainingArguments
@@ -17,6 +18,22 @@ from .experience import MicroBatch
 logger = logging.get_logger(__name__)
 
 ROLLOUT_STATE = "rollout_state_{rank}.pt"
+IN_THE_BUFFER = (
+    "temperature",
+    "num_generations",
+    "per_device_train_batch_size",
+    "mini_batch_size",
+    "micro_batches_per_rollout",
+    "mask_truncated_completions",
+    "rollout_correction",
+    "rollout_correction_cap",
+    "reward_weights",
+    "scale_rewards",
+    "multi_objective_aggregation",
+    "kl_coef",
+    "gamma",
+    "lam",
+)
 
 
 def save_rollout_state(
@@ -24,6 +41,7 @@ def save_rollout_state(
 ) -> None:
     """Saves what of this process's experience is not used up."""
     state = {"world_size": args.world_size, "rollouts_made": rollouts_made, "buffer": list(buffer)}
+    state["made_with"] = _made_with(args)
     torch.save(state, _path(folder, args.process_index))
 
 
@@ -35,6 +53,7 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
 
     Raises:
         FileNotFoundError: If the checkpoint holds no such state.
+        ValueError: If what is still to be trained on was made with other settings.
     """
     world_size = world_size_of(folder)
     if world_size != args.world_size:
@@ -47,8 +66,30 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
         )
         return _load(folder, 0)["rollouts_made"], []
     state = _load(folder, args.process_index)
+    if any(state["buffer"]):
+        _check_made_with(folder, state.get("made_with", {}), _made_with(args))
     on_device = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in state["buffer"]]
     return state["rollouts_made"], on_device
+
+
+def _made_with(args: TrainingArguments) -> dict[str, Any]:
+    """The settings that are in the micro-batches of a rollout, so that a change comes too late for them."""
+    settings = {name: getattr(args, name) for name in IN_THE_BUFFER if hasattr(args, name)}
+    if hasattr(args, "beta"):
+        settings["beta > 0"] = args.beta > 0  # whether they hold the reference's log-probabilities
+    return settings
+
+
+def _check_made_with(folder: str | Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    changed = [
+        f"{name} was {saved[name]}, now it is {own[name]}" for name in own if saved.get(name, own[name]) != own[name]
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} was written within a rollout, whose completions are still to be trained on, but "
+            f"{'; '.join(changed)}. Resume with the settings of the run, or from a checkpoint at the end of a "
+            "rollout, where all of them may change."
+        )
 
 
 def world_size_of(folder: str | Path) -> int:

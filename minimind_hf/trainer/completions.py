@@ -42,9 +42,7 @@ class CompletionLog:
         self._rows = []
         if not rows or not accelerator.is_main_process:
             return []
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / f"completions_{step:06d}.jsonl", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps({"step": step, **row}, ensure_ascii=False) + "\n" for row in rows)
+        write_lines(self.folder / f"completions_{step:06d}.jsonl", [{"step": step, **row} for row in rows])
         if self.unique_prompts:
             rows = list({json.dumps(row["prompt"], ensure_ascii=False): row for row in reversed(rows)}.values())[::-1]
         self._print(rows, step)

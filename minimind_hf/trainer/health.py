@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from .health_checks import LIMITS, Curves, Limits
 from .health_rules import NOT_FINITE, RULES, Rule
-from .run_record import HEALTH_FILE
+from .run_record import HEALTH_FILE, write_lines
 
 logger = logging.get_logger(__name__)
 
@@ -111,7 +111,7 @@ class HealthCallback(TrainerCallback):
         if state.is_world_process_zero:
             earlier = read_health(self.path) if state.global_step > 0 else []
             self.messages = [m for m in earlier if m.step <= state.global_step or m.rule == NOT_FINITE]
-            self._write(self.messages, mode="w")
+            self._write()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if logs and _is_of_training(logs):
@@ -122,17 +122,12 @@ class HealthCallback(TrainerCallback):
         """Keeps, writes and prints a message."""
         if is_main_process:
             self.messages.append(message)
-            self._write([message], mode="a")
+            self._write()
             logger.warning("%s", message)
 
-    def _write(self, messages: Sequence[HealthMessage], mode: str) -> None:
-        if not messages and not self.path.exists():
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, mode, encoding="utf-8") as file:
-            for message in messages:
-                line = {**asdict(message), "message": message.text}  # the report reads the whole text
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    def _write(self) -> None:
+        if self.messages or self.path.exists():  # the report reads the whole text
+            write_lines(self.path, [{**asdict(message), "message": message.text} for message in self.messages])
 
 
 def read_health(path: str | Path) -> list[HealthMessage]:

@@ -84,6 +84,22 @@ def make_eval_prompts(
     return make_prompts(dataset, tokenizer, args)
 
 
+def named_prompts(prompts: Any, name: str) -> PromptDataset:
+    """Returns one of a dictionary of evaluation data sets.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if not isinstance(prompts, dict) or name not in prompts:
+        names = (
+            ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else "none, as eval_dataset is no dictionary"
+        )
+        raise ValueError(
+            f"There is no evaluation data set named {name!r}; names: {names}. Pass one of these, or rows with prompts."
+        )
+    return prompts[name]
+
+
 def make_sampler(prompts: PromptDataset | None, args: RLConfig) -> RolloutSampler | None:
     """Returns the order in which the prompts are drawn.
 

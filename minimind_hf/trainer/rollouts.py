@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from ..rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine, check_engine, check_rollouts
 from .config import RLConfig
+from .step_watch import check_finite
 
 
 class Rollouts:
@@ -66,8 +67,18 @@ class Rollouts:
         Raises:
             ValueError: If prompts and completions exceed the model's context, or the engine returned what cannot be
                 trained on.
+            NotFiniteError: If no engine could, since the policy's weights are not finite.
         """
         self._check_context(prompt_ids)
+        try:
+            return self._draw(policy, prompt_ids, num_generations, seed, step)
+        except Exception as error:
+            check_finite(policy, step, self._args.output_dir, error)
+            raise
+
+    def _draw(
+        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
+    ) -> list[Rollout]:
         if self._weights_are_due or isinstance(self.engine, TorchEngine):
             self.engine.sync_weights(policy, step)
             self._weights_are_due = False

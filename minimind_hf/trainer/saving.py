@@ -6,6 +6,7 @@ A checkpoint is written beside its place and moved there when it is complete, so
 
 from abc import abstractmethod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from accelerate.utils import is_peft_model
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
-from .atomic import committed, drop_old_checkpoints
+from .atomic import committed, drop_old_checkpoints, whole_file
 from .card import REWARD_CURVE, model_card
 from .master_weights import declare_float32, with_master_weights
 from .merging import save_merged
@@ -22,6 +23,7 @@ from .publishing import publish_folder
 from .report import plot_reward_curve
 from .rollout_weights import RolloutWeights
 from .sharding import without_copies
+from .weights import without_tied
 
 
 class SavingTrainer(Trainer):
@@ -80,9 +82,16 @@ class SavingTrainer(Trainer):
         for name, value in {"language": language, "license": license, "base_model": finetuned_from}.items():
             if value is not None:
                 setattr(card.data, name, value)
-        card.save(Path(self.args.output_dir) / "README.md")
+        with whole_file(Path(self.args.output_dir) / "README.md") as path:
+            card.save(path)
 
     # Checkpoints
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = without_tied(self.model, load_result.missing_keys)
+        super()._issue_warnings_after_load(
+            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        )
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
@@ -100,7 +109,7 @@ class SavingTrainer(Trainer):
                 if self.args.should_save:
                     self.state.save_to_json(str(staging / name / TRAINER_STATE_NAME))
         if self.args.should_save:
-            drop_old_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+            drop_old_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, name)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder / name))
 

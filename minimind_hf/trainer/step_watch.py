@@ -2,17 +2,18 @@
 """Stops a run before an update that is not finite, so that weights and checkpoints stay good."""
 
 import math
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.trainer_utils import get_last_checkpoint
 
 from .experience import MicroBatch
 
 
 class NotFiniteError(RuntimeError):
-    """A loss or gradient that is NaN or infinite."""
+    """A loss, gradient or weight that is NaN or infinite."""
 
 
 class StepWatch:
@@ -74,6 +75,24 @@ def _describe(losses: list[float], rows: list[Tensor | None], norms: list[float]
 def _of_rows(rows: list[Tensor | None]) -> str:
     numbers = sorted({number for part in rows if part is not None for number in part.tolist()})
     return f" (rows {', '.join(map(str, numbers))} of the train dataset)" if numbers else ""
+
+
+def check_finite(policy: nn.Module, step: int, output_dir: str, cause: Exception) -> None:
+    """Tells an error of a rollout that comes from the policy's weights from one of the engine.
+
+    Raises:
+        NotFiniteError: From `cause`, if a weight is NaN or infinite.
+    """
+    name = next((name for name, weights in policy.named_parameters() if not weights.isfinite().all()), None)
+    if name is None:
+        return
+    checkpoint = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+    before = f"{checkpoint}, or one before it" if checkpoint else "the model that it began with"
+    raise NotFiniteError(
+        f"step {step}: The policy's weights are not finite: {name} holds NaN or infinite values, so nothing can "
+        f"be sampled. Try: lower learning_rate; or use bf16 rather than fp16; and go on from weights that are finite: "
+        f"{before}."
+    ) from cause
 
 
 def what_remains(output_dir: str) -> str:

@@ -16,6 +16,8 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
+from .run_record import write_json
+
 TRACKERS_FILE = "trackers.json"
 TABLE = "completions"
 
@@ -179,8 +181,7 @@ class Trackers:
             if run is not None:
                 runs[name] = run
         if runs:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")
+            write_json(self._path, runs)
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         """Sends the table of completions to those that have tables.

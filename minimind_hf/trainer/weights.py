@@ -5,10 +5,12 @@ Through `from_pretrained`, since the names in a file need not be those of the mo
 tensor per expert and computes with one for all).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
+from torch import nn
 from transformers import PreTrainedModel
 
 from .adapters import POLICY_ADAPTER, belongs_to
@@ -60,6 +62,13 @@ def check_complete(folder: str | Path, missing, unexpected, mismatched) -> None:
             f"{folder} does not hold exactly the weights of this model ({found}). Load the folder that was saved by "
             "a run of the same model, with the same adapters if any."
         )
+
+
+def without_tied(model: nn.Module, missing: Sequence[str]) -> list[str]:
+    """Drops names whose tensor was loaded by another name (tied embeddings) from those that a file lacks."""
+    owners = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    loaded = {owner for name, owner in owners.items() if name not in missing}
+    return [name for name in missing if owners.get(name) not in loaded]
 
 
 def _is_head(key: str, model: PeftModel) -> bool:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint that a run cannot go on from as it was is refused, naming what is wrong and what to do."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig
+from tiny import QUIET, ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a
+
+from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf.trainer.resuming import CheckpointError
+
+LORA = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+SETTINGS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "num_generations": 4, "steps_per_generation": 2}
+
+
+def build(folder, model=None, peft_config=None, **changes) -> GRPOTrainer:
+    settings = {"per_device_train_batch_size": 8, "max_completion_length": 8, "optim": "adamw_torch", **SETTINGS}
+    config = GRPOConfig(output_dir=str(folder), **QUIET | settings | changes)
+    return GRPOTrainer(
+        model or make_policy(),
+        share_of_a,
+        config,
+        train_dataset=make_prompts(12),
+        processing_class=make_tokenizer(),
+        peft_config=peft_config,
+        rollout_engine=ScriptedEngine(config.temperature),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two steps on one rollout: checkpoint-1 is within it, checkpoint-2 at its end."""
+    folder = tmp_path_factory.mktemp("finished")
+    build(folder).train()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_adapters(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    build(folder, peft_config=LoraConfig(**LORA), max_steps=1).train()
+    return folder / "checkpoint-1"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("refusing"))
+
+
+FILES = (
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "rollout_state_0.pt",
+    "trainer_state.json",
+    "model.safetensors",
+)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named_with_the_checkpoint_to_take(run, refusing, name):
+    (run / "checkpoint-2" / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"{name} is missing.*Resume from {run / 'checkpoint-1'}"):
+        refusing.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["cut", "empty", "garbage"])
+def test_a_damaged_file_is_named_with_the_checkpoint_to_take(run, refusing, name, how):
+    path = run / "checkpoint-2" / name
+    whole = path.read_bytes()
+    path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "garbage": b"\x80" * len(whole)}[how])
+    with pytest.raises(CheckpointError, match=rf"{name} (cannot be read|is no JSON).*Resume from .*checkpoint-1"):
+        refusing.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+
+
+def test_a_changed_byte_of_the_optimizer_is_found(run, refusing):
+    path = run / "checkpoint-2" / "optimizer.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="optimizer.pt is damaged"):
+        refusing.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+
+
+def test_the_newest_whole_checkpoint_is_taken(run, warnings):
+    (run / "checkpoint-2" / "scheduler.pt").unlink()
+    (run / "checkpoint-7").mkdir()
+    trainer = build(run)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 2
+    assert trainer.state.log_history[0]["step"] == 1  # of checkpoint-1
+    skipped = [text for text in warnings if "is not whole" in text]
+    assert ["checkpoint-7" in skipped[0], "checkpoint-2" in skipped[1], len(skipped)] == [True, True, 2]
+
+
+def test_nothing_to_resume_from(tmp_path, refusing):
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        refusing.train(resume_from_checkpoint=True)
+    with pytest.raises(CheckpointError, match="There is no checkpoint .*nope"):
+        refusing.train(resume_from_checkpoint=str(tmp_path / "nope"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"r": 4}, {"lora_alpha": 8}, {"target_modules": ["q_proj"]}, {"use_rslora": True}, {"bias": "all"}]
+)
+def test_other_adapters_are_refused(with_adapters, tmp_path, changes):
+    trainer = build(tmp_path / "other", peft_config=LoraConfig(**LORA | changes))
+    (name,) = changes
+    with pytest.raises(CheckpointError, match=f"{name} is .*in the checkpoint"):
+        trainer.train(resume_from_checkpoint=str(with_adapters))
+
+
+def test_adapters_on_one_side_only_are_refused(with_adapters, finished, tmp_path, refusing):
+    with pytest.raises(CheckpointError, match="holds adapters .*the model has none"):
+        refusing.train(resume_from_checkpoint=str(with_adapters))
+    trainer = build(tmp_path / "other", peft_config=LoraConfig(**LORA))
+    with pytest.raises(CheckpointError, match="The model has adapters .* holds none"):
+        trainer.train(resume_from_checkpoint=str(finished / "checkpoint-2"))
+
+
+def test_the_same_adapters_go_on(with_adapters, tmp_path):
+    same = LoraConfig(**LORA | {"target_modules": ["v_proj", "q_proj"], "lora_dropout": 0.1})
+    trainer = build(tmp_path / "same", peft_config=same)
+    trainer.train(resume_from_checkpoint=str(with_adapters))
+    assert trainer.state.global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"temperature": 0.5}, "temperature was 0.8, now it is 0.5"),
+        ({"num_generations": 2}, "num_generations was 4, now it is 2"),
+        ({"beta": 0.0}, "beta > 0 was True, now it is False"),
+        ({"scale_rewards": "none"}, "scale_rewards was group, now it is none"),
+    ],
+)
+def test_other_settings_than_the_buffer_was_made_with_are_refused(finished, tmp_path, changes, said):
+    trainer = build(tmp_path / "run", **changes)
+    with pytest.raises(ValueError, match=f"within a rollout.*{said}"):
+        trainer.train(resume_from_checkpoint=str(finished / "checkpoint-1"))
+
+
+def test_settings_may_change_between_rollouts(finished, tmp_path):
+    changed = {"temperature": 0.5, "num_generations": 2, "beta": 0.0, "learning_rate": 1e-3}
+    trainer = build(tmp_path / "run", max_steps=3, **changed)
+    trainer.train(resume_from_checkpoint=str(finished / "checkpoint-2"))
+    assert trainer.state.global_step == 3
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    found = []
+    for name in ("transformers.trainer", "minimind_hf.trainer.resuming"):
+        logger = logging.getLogger(name)
+        monkeypatch.setattr(logger, "warning", lambda text, *values: found.append(text % values if values else text))
+    return found
+
+
+def test_tied_weights_are_not_missing_and_others_are(run, tmp_path, warnings):
+    build(tmp_path / "tied").train(resume_from_checkpoint=str(run / "checkpoint-2"))
+    assert not [text for text in warnings if "missing keys" in text]
+    trainer = build(tmp_path / "llama", model=make_llama())
+    trainer._issue_warnings_after_load(torch.nn.modules.module._IncompatibleKeys(["lm_head.weight"], []))
+    assert [text for text in warnings if "missing keys" in text]
+
+
+def test_a_fresh_run_says_what_lies_in_its_folder(run, warnings):
+    build(run, max_steps=1).train()
+    (said,) = [text for text in warnings if "earlier run" in text]
+    assert "(checkpoint-1, checkpoint-2)" in said and "would go on from checkpoint-2" in said
