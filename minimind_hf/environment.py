@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch and oneDNN read from the environment at their first use; a value that is set already stays.
+"""What torch, oneDNN and DeepSpeed read from the environment at their first use; a value that is set already stays.
 
 torch reads its own when it makes its first tensor, which importing transformers' Trainer or peft does. Imported after
 those, the package trains the same, some tenth slower on a CPU.
 """
 
 import os
+
+import torch
 
 DEFAULTS = {
     # Huge pages for large tensors. Without them a training step on a CPU spends a tenth of its time on page faults.
@@ -15,6 +17,9 @@ DEFAULTS = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
     "LRU_CACHE_CAPACITY": "256",
 }
+
+if torch.accelerator.current_accelerator() is None:
+    DEFAULTS["DS_ACCELERATOR"] = "cpu"  # what DeepSpeed finds by itself, but not without a warning in every run
 
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
