@@ -52,6 +52,7 @@ _NOT_OF_THE_RESULT = (
     "rollout_sync_dir",
     "health",
 )
+_OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "target_modules")
 _PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")
 _METRICS = ("reward", "reward_std", "kl_ref", "entropy", "completions/mean_length", "completions/clipped_ratio")
 
@@ -199,6 +200,24 @@ def settings(args: TrainingArguments) -> list[tuple[str, Any]]:
     own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
     values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
+
+
+def what_is_trained(trainer: Trainer) -> dict[str, Any]:
+    """What tells runs of equal settings apart: model, adapters, number of prompts, rewards, steps."""
+    model = trainer.policy
+    weights = trainer._scorer.weights.tolist()
+    described = {
+        "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
+        "prompts": len(trainer.train_dataset),
+        "rewards": ", ".join(f"{w:g} x {name}" for w, name in zip(weights, reward_names(trainer), strict=True)),
+        "steps": trainer.state.max_steps,
+    }
+    if is_peft_model(model):
+        adapter = model.peft_config[model.active_adapter].to_dict()
+        targets = adapter.get("target_modules")
+        adapter["target_modules"] = targets if isinstance(targets, str) else ", ".join(sorted(targets or []))
+        described |= {f"adapter_{name}": adapter[name] for name in _OF_ADAPTERS if adapter.get(name)}
+    return described
 
 
 def _results(log_history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transformers import TrainerCallback
 
 from .atomic import clear_staging
-from .card import algorithm, settings
+from .card import algorithm, settings, what_is_trained
 from .engine_step import guard_step
 from .health import message_of
 from .health_rules import NOT_FINITE, RULES
@@ -41,7 +41,8 @@ class RunCallback(TrainerCallback):
             if self.trainer.health is None and state.global_step == 0:
                 (Path(args.output_dir) / HEALTH_FILE).unlink(missing_ok=True)  # of an earlier run in this folder
             label, _, _ = algorithm(args)
-            write_json(Path(args.output_dir) / RUN_FILE, {"algorithm": label, "settings": dict(settings(args))})
+            shaped_by = what_is_trained(self.trainer) | dict(settings(args))
+            write_json(Path(args.output_dir) / RUN_FILE, {"algorithm": label, "settings": shaped_by})
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         epoch = int(state.epoch or 0)

@@ -58,6 +58,8 @@ class Tags(HTMLParser):
 def test_a_run_leaves_what_its_report_needs(run_dir):
     run = read_run(run_dir)
     assert run.algorithm == "CISPO" and run.settings["num_generations"] == 4
+    what = {name: run.settings[name] for name in ("model", "prompts", "rewards", "steps")}
+    assert what == {"model": "MiniMindForCausalLM", "prompts": 12, "rewards": "1 x share_of_a", "steps": 3}
     assert list(run.series("reward")) == [1, 2, 3]
     assert [row["step"] for row in run.early] == [0] * 6 and [row["step"] for row in run.late] == [2] * 6
     assert len({row["prompt"] for row in run.early[:2]}) == 2  # one completion of each prompt first
