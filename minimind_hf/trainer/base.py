@@ -29,7 +29,7 @@ from transformers import (
     ProgressCallback,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from ..algorithms import total_rewards
@@ -44,7 +44,8 @@ from .atomic import whole_file
 from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
-from .experience import Experience, MicroBatch
+from .evaluating import EvaluatingTrainer
+from .experience import Experience, MicroBatch, add_stand_ins
 from .health import HealthCallback
 from .inputs import (
     check_config_class,
@@ -54,7 +55,6 @@ from .inputs import (
     make_eval_prompts,
     make_prompts,
     make_sampler,
-    named_prompts,
 )
 from .metrics import Metrics
 from .mismatch import measure_staleness
@@ -68,7 +68,6 @@ from .rollouts import Rollouts
 from .run_callback import RunCallback
 from .run_lock import only_run_in
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
-from .saving import SavingTrainer
 from .sharding import check_mode, whole_weights
 from .step_watch import StepWatch
 from .termination import ending_in_order
@@ -78,10 +77,8 @@ from .trackers import Trackers
 
 logger = logging.get_logger(__name__)
 
-_EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
 
-
-class RLTrainer(SavingTrainer):
+class RLTrainer(EvaluatingTrainer):
     """Base of the trainers; see [`GRPOTrainer`] for the arguments."""
 
     loss_is_scaled_for_ga = True  # by the denominator of the whole optimizer step
@@ -157,7 +154,6 @@ class RLTrainer(SavingTrainer):
         self._buffer: deque[MicroBatch] = deque()
         self._rollouts_made = 0
         self._metrics = Metrics()
-        self._eval_metrics = Metrics()
         self._samples = SampleLog(Path(args.output_dir) / SAMPLES_FOLDER, self._scorer.names)
         self._completions = CompletionLog(
             Path(args.output_dir) / COMPLETIONS_FOLDER,
@@ -236,12 +232,22 @@ class RLTrainer(SavingTrainer):
     # Steps 1 and 2: rollout and score
 
     def _collect(self, prompts: list[dict], num_generations: int, seed: int, metrics: Metrics) -> Experience:
-        """Rolls out and scores the prompts of this process."""
+        """Rolls out, scores and judges the prompts of this process."""
+        experience = self._sample(prompts, num_generations, seed, metrics)
+        self._judge(experience, metrics)
+        return experience
+
+    def _sample(
+        self, prompts: list[dict], num_generations: int, seed: int, metrics: Metrics, num_stand_ins: int = 0
+    ) -> Experience:
         with metrics.phase("rollout"):
-            rollouts = self._rollout([prompt["prompt_ids"] for prompt in prompts], num_generations, seed)
+            drawn = self._rollout([prompt["prompt_ids"] for prompt in prompts], num_generations, seed)
+        num_prompts = len(prompts) - num_stand_ins
+        prompts, stand_ins = prompts[:num_prompts], prompts[num_prompts:]
+        rollouts, others = drawn[: num_prompts * num_generations], drawn[num_prompts * num_generations :]
         metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
         with metrics.phase("scoring"), failing_together(self.accelerator, "scoring"):
-            completions = self._decode(prompts, rollouts, num_generations)
+            completions = self._decode(prompts, rollouts)
             notes = RewardNotes(len(rollouts), metrics, self._scorer.names)
             signals = self._score(prompts, rollouts, completions, num_generations, notes)
             rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
@@ -249,9 +255,12 @@ class RLTrainer(SavingTrainer):
         experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed, notes.columns)
         experience.step = self.state.global_step
         measure_staleness(rollouts, experience.step, metrics)
+        add_stand_ins(experience, stand_ins, others)
+        return experience
+
+    def _judge(self, experience: Experience, metrics: Metrics) -> None:
         self._add_advantages(experience, metrics)
         self._measure(experience, metrics)
-        return experience
 
     def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
         with (
@@ -260,17 +269,19 @@ class RLTrainer(SavingTrainer):
         ):
             return self._rollouts.draw(policy, prompt_ids, num_generations, seed, self.state.global_step)
 
-    def _decode(self, prompts: list[dict], rollouts: list, num_generations: int) -> list:
+    def _decode(self, prompts: list[dict], rollouts: list) -> list:
         texts = self.processing_class.batch_decode(
             [rollout.completion_ids for rollout in rollouts], skip_special_tokens=True
         )
-        if isinstance(prompts[0]["prompt"], str):
+        if all(isinstance(prompt["prompt"], str) for prompt in prompts):
             return texts
         return [[{"role": "assistant", "content": text}] for text in texts]
 
     def _score(
         self, prompts: list[dict], rollouts: list, completions: list, num_generations: int, notes: RewardNotes
     ) -> Tensor:
+        if not prompts:
+            return torch.empty(0, len(self._scorer.names), device=self.accelerator.device)
         repeated = [prompt for prompt in prompts for _ in range(num_generations)]
         columns = {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]}
         signals = self._scorer(
@@ -285,6 +296,7 @@ class RLTrainer(SavingTrainer):
         return signals.to(self.accelerator.device)
 
     def _measure(self, experience: Experience, metrics: Metrics) -> None:
+        experience = experience.counted
         metrics.add_values("reward", experience.rewards, std_name="reward_std")
         metrics.add_range("reward_{}", experience.rewards[~experience.rewards.isnan()])
         for name, signal in zip(self._scorer.names, experience.signals.unbind(dim=1), strict=True):
@@ -307,25 +319,6 @@ class RLTrainer(SavingTrainer):
         return self.accelerator.prepare(
             DataLoader(numbers, batch_size=size, sampler=self._train_sampler, collate_fn=list)
         )
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        if isinstance(eval_dataset, str):
-            eval_dataset = named_prompts(self.eval_dataset, eval_dataset)
-        prompts = make_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
-        if prompts is None:
-            raise ValueError("There is no eval_dataset to evaluate on. Pass one to the trainer or to evaluate().")
-        check_reward_columns(self._scorer, prompts)
-        self._eval_prompts = prompts
-        batch_size = max(1, self.args.per_device_eval_batch_size // self._num_generations_eval)
-        return self.accelerator.prepare(DataLoader(range(len(prompts)), batch_size=batch_size, collate_fn=list))
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Of `predict`, which measures on prompts as `evaluate` does."""
-        return self.get_eval_dataloader(test_dataset)
-
-    @property
-    def _num_generations_eval(self) -> int:
-        return self.args.num_generations_eval or self.args.num_generations
 
     # Into the Trainer: training
 
@@ -498,33 +491,6 @@ class RLTrainer(SavingTrainer):
         self._step_watch.add_loss(loss)
         # Gradients are averaged over processes, while the denominator counts all of them.
         return loss * self.accelerator.num_processes
-
-    # Into the Trainer: evaluation
-
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        self._eval_metrics = Metrics()
-        self._eval_batches = 0
-        self._rollouts.begin_evaluation()
-        with self._metrics.clock_stopped():
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        measured = self._eval_metrics.flush(self.accelerator, step=self._eval_batches)
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
-        return output
-
-    def prediction_step(
-        self, model: nn.Module, inputs: list[int], prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple[Tensor, None, None]:
-        """Rolls out and scores a batch of evaluation prompts; equal seeds make evaluations of a run comparable."""
-        seed = self._seed(_EVALUATION - self._eval_batches)
-        self._eval_batches += 1
-        prompts = [self._eval_prompts[number] for number in inputs]
-        with torch.no_grad():
-            experience = self._collect(prompts, self._num_generations_eval, seed, self._eval_metrics)
-            micro_batches = self._micro_batches(experience, self._eval_metrics)
-            denominator = self._loss_denominator(micro_batches)
-            parts = [part for batch in micro_batches for part in self._parts(batch)]
-            losses = [self._loss(model, part, denominator, self._eval_metrics) for part in parts]
-        return sum(losses).detach(), None, None
 
     # Into the Trainer: logs and resuming
 

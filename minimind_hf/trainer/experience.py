@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experience: what one process gathers in a rollout, and the micro-batches that it is trained on."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class Experience:
         advantages (`Tensor` of shape `(N,)`): Filled in by the algorithm.
         tokens (`dict[str, Tensor]`, *optional*): All completions as one padded batch with what the algorithm knows of
             each token, where it judges them one by one.
+        num_stand_ins (`int`): Prompts at the end that were drawn only so that all processes have as many, without
+            rewards and with nothing that a loss sees.
     """
 
     prompts: list[dict]
@@ -42,6 +45,26 @@ class Experience:
     step: int = 0
     advantages: Tensor | None = None
     tokens: MicroBatch | None = None
+    num_stand_ins: int = 0
+
+    @property
+    def counted(self) -> "Experience":
+        """What numbers are made of: all but the stand-ins."""
+        if self.num_stand_ins == 0:
+            return self
+        prompts = len(self.prompts) - self.num_stand_ins
+        rows = prompts * self.num_generations
+        return replace(
+            self,
+            prompts=self.prompts[:prompts],
+            rollouts=self.rollouts[:rows],
+            completions=self.completions[:rows],
+            signals=self.signals[:rows],
+            rewards=self.rewards[:rows],
+            advantages=None if self.advantages is None else self.advantages[:rows],
+            tokens=self.tokens and {name: tensor[:rows] for name, tensor in self.tokens.items()},
+            num_stand_ins=0,
+        )
 
     def prompt_of(self, index: int) -> dict:
         """Returns the prompt that completion `index` answers."""
@@ -54,6 +77,40 @@ class Experience:
     @property
     def truncated(self) -> Tensor:
         return torch.tensor([rollout.is_truncated for rollout in self.rollouts])
+
+
+def add_stand_ins(experience: Experience, prompts: list[dict], rollouts: Sequence[Rollout]) -> None:
+    """Appends completions that take part in every pass and exchange, and in no loss and no number."""
+    if not prompts:
+        return
+    experience.prompts = [*experience.prompts, *prompts]
+    unseen = [replace(rollout, loss_mask=[0] * len(rollout.completion_ids)) for rollout in rollouts]
+    experience.rollouts = [*experience.rollouts, *unseen]
+    experience.completions = [*experience.completions, *("" for _ in rollouts)]
+    for name in ("signals", "rewards"):
+        own = getattr(experience, name)
+        unknown = own.new_full((len(rollouts), *own.shape[1:]), float("nan"))
+        setattr(experience, name, torch.cat([own, unknown]))
+    experience.num_stand_ins = len(prompts)
+
+
+def joined(experiences: Sequence[Experience]) -> Experience:
+    """Returns several that were sampled by the same weights as one; only the last may have stand-ins.
+
+    What reward functions noted for the log of completions is left out.
+    """
+    first, last = experiences[0], experiences[-1]
+    return Experience(
+        prompts=[prompt for part in experiences for prompt in part.prompts],
+        rollouts=[rollout for part in experiences for rollout in part.rollouts],
+        completions=[completion for part in experiences for completion in part.completions],
+        num_generations=first.num_generations,
+        signals=torch.cat([part.signals for part in experiences]),
+        rewards=torch.cat([part.rewards for part in experiences]),
+        seed=first.seed,
+        step=first.step,
+        num_stand_ins=last.num_stand_ins,
+    )
 
 
 def split_experience(

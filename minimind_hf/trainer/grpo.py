@@ -126,7 +126,7 @@ class GRPOTrainer(RLTrainer):
 
     def _measure(self, experience: Experience, metrics: Metrics) -> None:
         super()._measure(experience, metrics)
-        without_variance = zero_variance_groups(experience.rewards, experience.num_generations)
+        without_variance = zero_variance_groups(experience.counted.rewards, experience.num_generations)
         metrics.add_values("frac_reward_zero_std", without_variance)
 
     def _micro_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:

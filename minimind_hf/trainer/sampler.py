@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which prompts are drawn: a pure function of (seed, epoch)."""
+"""Which prompts a process draws when: in training a pure function of (seed, epoch), in evaluation all, each once."""
 
 from collections.abc import Iterator
 
@@ -54,3 +54,26 @@ class RolloutSampler(Sampler[int]):
         for start in range(0, self.num_prompts - self.chunk_size + 1, self.chunk_size):
             for _ in range(self.repeats):
                 yield from order[start : start + self.chunk_size]
+
+
+def evaluation_batches(num_prompts: int, size: int, process: int, num_processes: int) -> list[list[int | None]]:
+    """The numbers of the prompts that a process evaluates.
+
+    All processes get as many batches, and as many prompts in each. Those that do not fill a last batch of all
+    processes are spread over them, so that there are fewer stand-ins than processes.
+
+    Args:
+        num_prompts (`int`): Prompts of the data set.
+        size (`int`): Prompts of a batch of one process.
+        process (`int`): Which one of `num_processes`.
+
+    Returns:
+        `list[list[int | None]]`: Batches; `None` is a stand-in, in the last batch only and behind its prompts.
+    """
+    batches = []
+    for start in range(0, num_prompts, size * num_processes):
+        end = min(start + size * num_processes, num_prompts)
+        share = -(-(end - start) // num_processes)
+        own = range(start + process * share, min(start + (process + 1) * share, end))
+        batches.append([*own, *[None] * (share - len(own))])
+    return batches

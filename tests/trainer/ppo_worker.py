@@ -9,8 +9,11 @@ from pathlib import Path
 
 import torch
 from ppo_tools import copied, make_trainer
-from tiny import ScriptedEngine, make_policy
+from tiny import QUIET, ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
 from transformers import TrainerCallback
+
+from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf.rewards import RewardScorer
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -71,7 +74,37 @@ def two_steps(folder: Path) -> dict:
         early_stop_kl=None,
     )
     trainer.train()
-    return {"state": copied(trainer.model), "log": trainer.state.log_history}
+    grpo = GRPOTrainer(
+        make_policy(),
+        share_of_a,
+        GRPOConfig(output_dir=str(folder / "grpo"), **QUIET, num_generations=2, max_completion_length=8),
+        processing_class=make_tokenizer(),
+        rollout_engine=ScriptedEngine(0.8),
+    )
+    return {"state": copied(trainer.model), "log": trainer.state.log_history} | {
+        f"{name}_{count}": evaluated(each, count)
+        for name, each in (("ppo", trainer), ("grpo", grpo))
+        for count in (1, 5)
+    }
+
+
+def evaluated(trainer, count: int) -> dict[str, float]:
+    """What is measured on so many prompts, and how often this process scored each."""
+    scored = [0.0] * count
+
+    def reward(completion_ids, number, **kwargs):
+        for each in number:
+            scored[each] += 1
+        return share_of_a(completion_ids)
+
+    trainer._scorer = RewardScorer(reward)
+    trainer.args.per_device_eval_batch_size = 4
+    metrics = trainer.evaluate(make_prompts(count))
+    is_time = ("runtime", "second")
+    return {
+        "metrics": {name: value for name, value in metrics.items() if not any(word in name for word in is_time)},
+        "scored": scored,
+    }
 
 
 def early_stop(folder: Path, distance: float) -> dict:

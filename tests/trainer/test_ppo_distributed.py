@@ -22,7 +22,7 @@ def run(folder: Path, processes: int, scenario: str, *arguments) -> list[dict]:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     command = [*launcher, str(WORKER), str(folder), scenario, json.dumps(arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(WORKER.parent), str(WORKER.parents[1])])
+    environment["PYTHONPATH"] = os.pathsep.join(str(WORKER.parents[up]) for up in range(3))
     done = subprocess.run(command, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
@@ -38,6 +38,13 @@ def test_two_processes_equal_one(tmp_path):
         entries = [result["log"] for result in (alone, both[0])]
         found = [[entry[name] for entry in log if name in entry and "loss" in entry] for log in entries]
         assert found[0] and found[0] == pytest.approx(found[1], abs=1e-5), name
+    # Evaluations of fewer prompts than processes, and of an uneven number
+    for name, generations in (("ppo_1", 1), ("ppo_5", 1), ("grpo_1", 2), ("grpo_5", 2)):
+        assert alone[name]["metrics"]["eval_loss"] != 0
+        for result in both:
+            assert result[name]["metrics"] == pytest.approx(alone[name]["metrics"], abs=1e-6), name
+        times = [sum(counts) for counts in zip(*(result[name]["scored"] for result in both), strict=True)]
+        assert times == alone[name]["scored"] == [generations] * len(times)
 
 
 def moved(result: dict, first: int, last: int) -> list[bool]:
