@@ -26,6 +26,7 @@ SETTINGS = {
     "max_grad_norm": 0.05,
     "max_completion_length": 8,
 }
+EVALUATED = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 4}
 GRPO = {"num_generations": 4, "beta": 0.3}
 PPO = {"critic_learning_rate": 0.05, "kl_coef": 0.3, "early_stop_kl": None, "ppo_update_iters": 2}
 ADAM = {
@@ -41,20 +42,12 @@ ADAM = {
     "save_steps": 2,
 }
 MOE = {"use_moe": True, "num_experts_per_tok": 2}  # of two experts both weights depend on the router
-BF16 = {
-    "bf16": True,
-    "max_steps": 2,
-    "gradient_checkpointing": True,
-    "eval_on_start": True,
-    "eval_strategy": "steps",
-    "eval_steps": 1,
-    "per_device_eval_batch_size": 4,
-}
+BF16 = {**EVALUATED, "bf16": True, "max_steps": 2, "gradient_checkpointing": True, "eval_steps": 1}
 RUNS = {
-    "grpo": (GRPOTrainer, GRPOConfig, GRPO, False),
+    "grpo": (GRPOTrainer, GRPOConfig, {**GRPO, **EVALUATED}, False),
     "grpo_lora": (GRPOTrainer, GRPOConfig, {**GRPO, "merge_adapters": True}, True),
     "grpo_parts": (GRPOTrainer, GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 24}, False),
-    "ppo": (PPOTrainer, PPOConfig, PPO, False),
+    "ppo": (PPOTrainer, PPOConfig, {**PPO, **EVALUATED}, False),
     "ppo_lora": (PPOTrainer, PPOConfig, PPO, True),
     "ppo_adam": (PPOTrainer, PPOConfig, {**PPO, **ADAM}, False),
     "moe": (GRPOTrainer, GRPOConfig, {**GRPO, "router_aux_loss_coef": 0.0}, False),

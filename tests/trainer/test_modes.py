@@ -54,6 +54,15 @@ def series(log, name):
     return [entry[name] for entry in log if name in entry and "loss" in entry]
 
 
+def evaluations(log):
+    """What was measured on evaluation prompts, an uneven number, without the time it took."""
+    found = [entry for entry in log if "eval_reward" in entry]
+    return [
+        {name: value for name, value in entry.items() if "second" not in name and "runtime" not in name}
+        for entry in found
+    ]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_two_processes_equal_one(alone, mode, tmp_path):
     if mode.startswith("zero") and not importlib.util.find_spec("deepspeed"):
@@ -77,6 +86,9 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
         log, expected = results[f"{name}_0"]["log"], json.loads((alone / f"{name}.json").read_text())
         for metric in ("loss", "reward", "grad_norm", "kl_ref", "critic_grad_norm", "explained_variance"):
             assert series(log, metric) == pytest.approx(series(expected, metric), abs=1e-4), (name, metric)
+        assert len(evaluations(log)) == (2 if name in ("grpo", "ppo") else 0)
+        for found, wanted in zip(evaluations(log), evaluations(expected), strict=True):
+            assert found == pytest.approx(wanted, abs=1e-6), name
 
     stops = series(json.loads((alone / "ppo_adam.json").read_text()), "early_stopped")
     assert 0 < sum(stops) < len(stops)
