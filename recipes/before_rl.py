@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import datasets
-from common import check_is_folder, model_init_kwargs, split_config
+from common import model_init_kwargs
+from flags import check_is_folder, prepare_resume, separate_config, split_config
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
@@ -57,12 +58,13 @@ class Recipe:
         self._name = name
         self._start = time.perf_counter()
         parser = TrlParser((data_class, config_class, ModelConfig))
-        given = list(sys.argv[1:] if arguments is None else arguments)
+        given = separate_config(sys.argv[1:] if arguments is None else arguments)
         _avoid_deprecated_default(parser, given)
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one by --model_name_or_path FOLDER.")
         check_is_folder(self.model_config.model_name_or_path)
+        prepare_resume(self.args)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             self.model_config.model_name_or_path, trust_remote_code=self._trusts_code
         )
@@ -89,13 +91,15 @@ class Recipe:
             check (`Callable`): Looks at a row before anything is encoded, and is told where it stands.
             encode (`Callable`): Turns a row and its number into what the trainer takes.
         """
+        data = self._load_data(check, encode)
         trainer = trainer_class(
             model=model,
             args=self.args,
             processing_class=self.tokenizer,
             peft_config=get_peft_config(self.model_config),
-            **self._load_data(check, encode),
+            **data,
         )
+        self._check_what_is_left(trainer, data)
         trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
         config = trainer.accelerator.unwrap_model(trainer.model).config
         if hasattr(config, ROUTER_LOGITS):
@@ -120,6 +124,21 @@ class Recipe:
     def _load(self, source: str, split: str, check: Check, encode: Encode) -> datasets.Dataset:
         rows = load_rows(source, check, name=self.data.dataset_config, split=split)
         return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Encoding")
+
+    def _check_what_is_left(self, trainer: Trainer, given: dict[str, datasets.Dataset]) -> None:
+        """trl leaves out the rows of which `max_length` leaves nothing to learn, at worst all of them."""
+        for name, before in given.items():
+            kept, limit = len(getattr(trainer, name)), f"max_length={self.args.max_length}"
+            if kept == 0:
+                raise ValueError(
+                    f"Nothing is left of the {len(before)} rows of the {name}: {limit} leaves none of them anything "
+                    "to learn. Raise --max_length, or give shorter rows."
+                )
+            packs = getattr(self.args, "packing", False)  # several rows become one
+            if kept < len(before) and not packs and trainer.is_world_process_zero():
+                print(
+                    f"{len(before) - kept} of the {len(before)} rows of the {name} are left out: {limit}", flush=True
+                )
 
     def _result(self, trainer: Trainer, train_loss: float) -> dict[str, Any]:
         last = {name: value for log in trainer.state.log_history for name, value in log.items()}

@@ -13,8 +13,8 @@ from typing import Any
 
 import datasets
 import embedded_task
-import yaml
 from accelerate import PartialState
+from flags import check_is_folder, prepare_resume, separate_config, split_config
 from transformers import Trainer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -87,34 +87,15 @@ def parse_arguments(
     config_class: type[RLConfig], embedded_defaults: dict[str, Any], arguments: Sequence[str] | None = None
 ) -> tuple[ScriptArguments, RLConfig, ModelConfig]:
     """Parses flags and the yaml file of `--config`; `embedded_defaults` hold where neither says otherwise."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
     parser = TrlParser((ScriptArguments, config_class, ModelConfig))
     if _means_embedded_task(parser, arguments):
         parser.set_defaults_with_config(**embedded_defaults)
     script, args, model = parser.parse_args_and_config(arguments)
     if isinstance(script.reward_funcs, str):  # a yaml file may name a single one without brackets
         script.reward_funcs = [script.reward_funcs]
-    check_resume(args.resume_from_checkpoint)
+    prepare_resume(args)
     return script, args, model
-
-
-def check_resume(checkpoint: str | bool | None) -> None:
-    """Refuses a checkpoint that is not there, before anything is made or loaded."""
-    if isinstance(checkpoint, str) and checkpoint.lower() not in ("true", "false") and not Path(checkpoint).is_dir():
-        raise ValueError(
-            f"--resume_from_checkpoint {checkpoint}: there is no such folder. Give a checkpoint-N folder."
-        )
-
-
-def split_config(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Flags without `--config`, and what its file says."""
-    flags = list(arguments)
-    if "--config" not in flags:
-        return flags, {}
-    position = flags.index("--config")
-    _, path = flags[position : position + 2]
-    del flags[position : position + 2]
-    return flags, yaml.safe_load(Path(path).read_text()) or {}
 
 
 def _means_embedded_task(parser: TrlParser, arguments: list[str]) -> bool:
@@ -158,15 +139,6 @@ def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]
     if not rewards:
         raise ValueError("There is no reward. Give one or more, for example --reward_funcs length thinking format.")
     check_is_folder(path)
-
-
-def check_is_folder(path: str) -> None:
-    """Refuses a .pth file, which is to be converted first."""
-    if path.endswith(".pth"):
-        raise ValueError(
-            f"{path} is a MiniMind checkpoint, not a model folder. Convert it first: "
-            f"minimind-hf convert {path} FOLDER --tokenizer TOKENIZER_FOLDER"
-        )
 
 
 def model_init_kwargs(model: ModelConfig) -> dict[str, Any]:

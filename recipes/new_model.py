@@ -73,10 +73,15 @@ def read_texts(paths: Sequence[Path]) -> Iterator[str]:
     """Every string value of jsonl files, whatever their format, and the names of the roles."""
     yield ROLES
     for path in paths:
+        is_blank = True
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield from _strings(_parsed(line, f"{path}, line {number}"))
+                texts = _strings(_parsed(line, f"{path}, line {number}")) if line.strip() else ()
+                for text in texts:
+                    is_blank = is_blank and not text.strip()
+                    yield text
+        if is_blank:
+            raise ValueError(f"--corpus {path}: there is no text in it to learn tokens from. Give another file.")
 
 
 def _parsed(line: bytes, where: str) -> Any:

@@ -22,7 +22,6 @@ from minimind_hf.data.supervised import (
     check_example,
     encode_conversation,
     encode_text,
-    example_kind,
 )
 
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratio, seed = recipe.data.system_prompt_ratio, recipe.args.seed
 
     def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
-        kind = example_kind(row)
+        kind = check_example(row, f"row {index}")
         if kind == "text":
             return encode_text(row, recipe.tokenizer)
         return encode_conversation(row, index, renderer, kind, ratio, seed)

@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from ..tasks import PREFIX as TASK_PREFIX
 from .conversations import PromptError, check_same_kind, parse_row, prompt_column
+from .files import JSON_SUFFIXES, TABLES, check_source, check_table
 from .reasoning_gym import load_task
 
-_JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
-_BUILDERS = {".parquet": "parquet", ".csv": "csv"}
 _OPEN_FIELDS = ("tools", "tool_calls")
 
 
@@ -46,10 +45,8 @@ def load_prompts(
     """
     if source.startswith(TASK_PREFIX):
         return load_task(source, split)
-    path = Path(source)
-    if path.suffix.lower() in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
-        raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
-    if path.is_file() and path.suffix.lower() in _JSON_SUFFIXES:
+    path = check_source(source)
+    if path.is_file() and path.suffix.lower() in JSON_SUFFIXES:
         dataset = _take_split(_load_json(path, question_column), split)
     else:
         dataset = _load_with_datasets(path, source, name, split)
@@ -73,12 +70,12 @@ def load_rows(
     Raises:
         PromptError: If there is no such file, a line is no JSON object, or the data set is empty.
     """
-    path = Path(source)
-    if path.suffix.lower() in (*_JSON_SUFFIXES, *_BUILDERS) and not path.exists():
-        raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
-    if path.is_file() and path.suffix.lower() in _JSON_SUFFIXES:
+    path = check_source(source)
+    if path.is_file() and path.suffix.lower() in JSON_SUFFIXES:
         rows = [_checked_object(row, where, check) for where, row in _read_json(path)]
-        dataset = _take_split(_to_dataset(rows, path), split) if rows else []
+        if not rows:
+            raise PromptError(f"{path} is empty. Give a file with at least one row.")
+        dataset = _take_split(_to_dataset(rows, path), split)
     else:
         dataset = _load_with_datasets(path, source, name, split)
     if len(dataset) == 0:
@@ -108,27 +105,40 @@ def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:
 
 def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -> datasets.Dataset:
     try:
-        if path.is_file() and path.suffix.lower() in _BUILDERS:
-            return datasets.load_dataset(_BUILDERS[path.suffix.lower()], data_files={"train": str(path)}, split=split)
+        if path.is_file():
+            check_table(path)
+            table = datasets.load_dataset(TABLES[path.suffix.lower()], data_files={"train": str(path)}, split="train")
+            return _take_split(table, split)
         if (path / "state.json").is_file():
             return _take_split(datasets.load_from_disk(str(path)), split)
         if (path / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(path))[split]
         return datasets.load_dataset(source, name, split=split)
+    except PromptError:
+        raise
     except Exception as error:
-        _blame_a_json_line(path)
+        _blame_a_file(path)
+        cause = _first_cause(error)
         raise PromptError(
             f"Cannot load the split {split!r} of {source!r}{f' (configuration {name!r})' if name else ''}: "
-            f"{type(error).__name__}: {error}. Check the name, the split and the access to it."
+            f"{type(cause).__name__}: {cause}. Check the name, the split and the access to it."
         ) from error
 
 
-def _blame_a_json_line(path: Path) -> None:
-    """Raises an error with a line number if a folder could not be loaded because of a line that is no JSON."""
-    if path.is_dir():
-        for file in sorted(path.rglob("*.jsonl")):
-            for _ in _read_json(file):
-                pass
+def _blame_a_file(path: Path) -> None:
+    """Raises an error with the file, and its line, if a folder could not be loaded because of what is in one."""
+    for file in sorted(path.rglob("*")) if path.is_dir() else []:
+        if file.suffix.lower() in TABLES:
+            check_table(file)
+        elif file.suffix.lower() == ".jsonl" and not sum(1 for _ in _read_json(file)):
+            raise PromptError(f"{file} is empty. Remove it, or give it at least one line.")
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """`datasets` wraps what a reader says into an error that says nothing."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _take_split(dataset: datasets.Dataset, split: str) -> datasets.Dataset:

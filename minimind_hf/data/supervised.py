@@ -131,28 +131,26 @@ def thinks(message: Mapping[str, Any]) -> bool:
     return bool(message.get("reasoning_content") or (separator and thought.split("<think>")[-1].strip()))
 
 
-def example_kind(columns: Any) -> str:
-    """Which column holds the examples: `conversations`, `messages` or `text`.
+def check_example(row: Mapping[str, Any], where: str) -> str:
+    """Refuses a row that supervised training cannot use.
+
+    Returns:
+        `str`: Which column holds the example: `conversations`, `messages` or `text`.
 
     Raises:
-        PromptError: If there is none of them.
+        PromptError: If there is none of them, or what it holds cannot be used.
     """
-    for name in (*CONVERSATION_COLUMNS, "text"):
-        if name in columns:
-            return name
-    raise PromptError(
-        f"The data has neither `conversations` (or `messages`) nor `text`; its columns are {list(columns)}. Rename "
-        "one of them."
-    )
-
-
-def check_example(row: Mapping[str, Any], where: str) -> None:
-    """Refuses a row that supervised training cannot use."""
-    kind = example_kind(row)
+    kind = next((name for name in (*CONVERSATION_COLUMNS, "text") if row.get(name) is not None), None)
+    if kind is None:
+        raise PromptError(
+            f"{where}: there is neither `conversations` (or `messages`) nor `text`; the columns are {list(row)}. "
+            "Rename one of them, or remove the row."
+        )
     if kind != "text":
         parse_messages(row[kind], f"{where}: `{kind}`")
     elif not isinstance(row["text"], str) or not row["text"]:
         raise PromptError(f"{where}: `text` is {row['text']!r}, expected a text. Correct or remove the row.")
+    return kind
 
 
 def encode_text(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:

@@ -7,6 +7,8 @@ import datasets
 import pytest
 
 from minimind_hf.data import PromptDataset, PromptError, load_prompts
+from minimind_hf.data.loading import load_rows
+from minimind_hf.data.supervised import check_example
 
 CHAT = {"conversations": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
 
@@ -127,9 +129,46 @@ def test_bad_line_in_a_folder_is_named(tmp_path):
         load_prompts(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("p.csv", "prompt,answer\n", r"p\.csv holds a header only \(\['prompt', 'answer'\]\)"),
+        ("p.csv", "", r"p\.csv is empty"),
+        ("p.csv", "\n\n\n", r"p\.csv holds blank lines only"),
+        ("p.csv", "prompt,answer\na,1,2\nb,2,3\n", "Expected 2 fields in line 2, saw 3.*double quotes"),
+        ("p.csv", "prompt,answer\na,1\n\nb,2,3\n", "Expected 2 fields in line 4, saw 3"),
+        ("p.parquet", "", r"p\.parquet is empty"),
+        ("p.parquet", "PAR1", r"p\.parquet is no parquet file"),
+        ("p.jsonl", "\n \n\n", r"p\.jsonl is empty"),
+        ("p.json", "[]", r"p\.json is empty"),
+        ("p.txt", "hello", r"p\.txt' is a file of a kind that is not read. Give one that ends in \.jsonl"),
+    ],
+)
+def test_files_without_rows_that_can_be_read_are_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    for load in (load_prompts, lambda source: load_rows(source, check_example)):
+        with pytest.raises(PromptError, match=message):
+            load(str(tmp_path / name))
+    if name == "p.csv" and "fields" not in message:  # the only file of a folder
+        with pytest.raises(PromptError, match=message):
+            load_prompts(str(tmp_path))
+
+
+def test_blank_lines_and_slices_of_tables(tmp_path):
+    (tmp_path / "p.csv").write_text("\nprompt,answer\na,1\n\n\nb,2\n\n")
+    assert load_prompts(str(tmp_path / "p.csv"))["prompt"][:] == ["a", "b"]
+    assert load_prompts(str(tmp_path / "p.csv"), split="train[1:]")["prompt"][:] == ["b"]
+    datasets.Dataset.from_dict({"prompt": []}).to_parquet(str(tmp_path / "p.parquet"))
+    with pytest.raises(PromptError, match="p.parquet has no rows"):
+        load_prompts(str(tmp_path / "p.parquet"))
+
+
 def test_missing_file_and_missing_split(tmp_path):
     with pytest.raises(PromptError, match=r"There is no file .*nowhere\.jsonl.*Check the path"):
         load_prompts(str(tmp_path / "nowhere.jsonl"))
+    for folder in ("./nowhere", "a/b/c", ""):
+        with pytest.raises(PromptError, match=f"There is no folder '{folder}'"):
+            load_prompts(folder)
     datasets.DatasetDict(train=datasets.Dataset.from_dict({"prompt": ["a"]})).save_to_disk(str(tmp_path / "d"))
     with pytest.raises(PromptError, match="Cannot load the split 'validation'"):
         load_prompts(str(tmp_path / "d"), split="validation")

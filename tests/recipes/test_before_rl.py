@@ -122,12 +122,43 @@ def test_data_of_the_wrong_kind_is_named_before_training(world, tmp_path):
         train(dpo, world, "new", "pretrain", tmp_path / "out")
 
 
-def test_pth_and_no_model_are_refused():
-    arguments = [*SHORT, "--dataset_name", "x.jsonl", "--output_dir", "out"]
-    with pytest.raises(ValueError, match="Convert it first"):
-        sft.main([*arguments, "--model_name_or_path", "full_sft_512.pth"])
-    with pytest.raises(ValueError, match="There is no model to train"):
-        sft.main(arguments)
+@pytest.mark.parametrize(
+    ("recipe", "name", "content", "message"),
+    [
+        (sft, "header.csv", "text\n", r"header\.csv holds a header only"),
+        (dpo, "blank.jsonl", "\n \n", r"blank\.jsonl is empty"),
+        (reward, "empty.parquet", "", r"empty\.parquet is empty"),
+        (sft, "gap.csv", "text,source\na,b\n,c\n", "row 1: there is neither"),
+    ],
+)
+def test_files_without_rows_are_named_before_training(world, tmp_path, recipe, name, content, message):
+    (tmp_path / name).write_text(content)
+    places = ["--model_name_or_path", str(world / "new"), "--output_dir", str(tmp_path / "out")]
+    with pytest.raises(PromptError, match=message):
+        recipe.main([*SHORT, *places, "--dataset_name", str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(("recipe", "data"), [(sft, "sft"), (dpo, "preferences"), (reward, "preferences")])
+def test_rows_that_are_all_cut_away(world, tmp_path, recipe, data):
+    with pytest.raises(ValueError, match=r"Nothing is left of the \d+ rows of the train_dataset: max_length=4"):
+        train(recipe, world, "new", data, tmp_path / "out", "--max_length", "4", "--dataset_train_split", "train[:8]")
+
+
+@pytest.mark.parametrize("recipe", [sft, dpo, reward])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--model_name_or_path", "full_sft_512.pth"], "Convert it first"),
+        ([], "There is no model to train"),
+        (["--model_name_or_path", "./none"], r"folder of the model, '\./none', does not exist"),
+        (["--model_name_or_path", "m", "--resume_from_checkpoint", "/no/such"], "there is no such folder"),
+        (["--model_name_or_path", "m", "--resume_from_checkpoint", "true"], "out holds no checkpoint-N folder"),
+        (["--config", "none.yaml"], "there is no file 'none.yaml'"),
+    ],
+)
+def test_refused_before_anything_is_loaded(recipe, given, message):
+    with pytest.raises(ValueError, match=message):
+        recipe.main([*SHORT, "--dataset_name", "x.jsonl", "--output_dir", "out", *given])
 
 
 @pytest.mark.parametrize(
@@ -140,12 +171,14 @@ def test_pth_and_no_model_are_refused():
         ("new", [], "bad.jsonl, line 2: no JSON"),
         ("new", ["--corpus", "empty.jsonl"], "the file is empty"),
         ("new", ["--corpus", "none.jsonl"], "there is no such file"),
+        ("new", ["--corpus", "blank.jsonl"], "blank.jsonl: there is no text in it"),
     ],
 )
 def test_new_model_refuses(place, flags, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{\n')
     (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "blank.jsonl").write_text('\n{"text": " "}\n\n')
     with pytest.raises(ValueError, match=message):
         new_model.main([place, "--corpus", "bad.jsonl", *flags])
     assert not (tmp_path / "new").exists()

@@ -58,6 +58,41 @@ def test_a_model_or_data_of_ones_own_leaves_the_defaults_of_the_config(given):
     assert (args.max_steps, args.num_generations) == (-1, 6)
 
 
+def test_the_file_of_settings_in_either_spelling(tmp_path):
+    config = tmp_path / "settings.yaml"
+    config.write_text("max_steps: 5\noutput_dir: out\nmodel_name_or_path: somewhere\n")
+    for flags in (["--config", str(config)], [f"--config={config}"]):
+        _, args, model = parse(*flags)
+        assert (args.max_steps, args.output_dir, model.model_name_or_path) == (5, "out", "somewhere")
+
+
+@pytest.mark.parametrize(
+    ("flags", "content", "message"),
+    [
+        (["--config"], "", "there is no file ''"),
+        (["--config=none.yaml"], "", "there is no file 'none.yaml'"),
+        (["--config=s.yaml", "--config", "s.yaml"], "seed: 1", "given 2 times"),
+        (["--config=s.yaml"], "", "s.yaml is empty"),
+        (["--config=s.yaml"], "- 1", "s.yaml holds a list"),
+        (["--config=s.yaml"], "a: [", "s.yaml: no yaml"),
+    ],
+)
+def test_files_of_settings_that_are_none(tmp_path, monkeypatch, flags, content, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        parse(*flags)
+
+
+def test_going_on_from_the_newest_checkpoint_by_flag(tmp_path):
+    flags = ["--output_dir", str(tmp_path), "--resume_from_checkpoint"]
+    with pytest.raises(ValueError, match="holds no checkpoint-N folder"):
+        parse(*flags, "True")
+    (tmp_path / "checkpoint-3").mkdir()
+    for text, value in {"true": True, "False": False}.items():
+        assert parse(*flags, text)[1].resume_from_checkpoint is value
+
+
 def test_a_single_reward_in_the_yaml_and_a_checkpoint_that_is_not_there(tmp_path):
     (tmp_path / "run.yaml").write_text("reward_funcs: length\n")
     script, _, _ = parse("--config", str(tmp_path / "run.yaml"), "--use_cpu", "true")
@@ -103,6 +138,7 @@ def test_settings_for_a_real_checkpoint_are_the_published_ones(recipes_dir):
             {"model_name_or_path": "full_sft_512.pth"},
             "minimind-hf convert full_sft_512.pth",
         ),
+        ({"dataset_name": "p.jsonl", "reward_funcs": ["length"]}, {"model_name_or_path": "./m"}, "does not exist"),
     ],
 )
 def test_refused_before_anything_is_loaded(script, model, message, tmp_path):
