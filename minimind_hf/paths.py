@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of models that are paths, checked before the hub is asked for something of that name."""
 
+import json
 import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from transformers.utils import ADAPTER_CONFIG_NAME
 
 
 def check_model_path(name: str | Path, what: str = "model") -> None:
@@ -15,18 +17,34 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
         what (`str`): What it is, for the message.
 
     Raises:
-        ValueError: If there is no such folder, or a file of weights in it is broken.
+        ValueError: If there is no such folder, or a file of weights in it is broken; and so for the base of adapters.
     """
     text = os.fspath(name)
     path = Path(text).expanduser()
     if path.is_dir():
         check_weights(path)
+        if (path / ADAPTER_CONFIG_NAME).is_file():
+            check_model_path(_base_of(path), f"base of the adapter {text}")
     elif path.exists():
         raise ValueError(f"The {what} {text!r} is a file. Give the folder that it is in.")
     elif text.startswith((".", "/", "~")) or text.count("/") > 1 or not text:
         raise ValueError(
             f"The folder of the {what}, {text!r}, does not exist (looked in {Path.cwd()}). Check the path."
         )
+
+
+def _base_of(folder: Path) -> str:
+    file = folder / ADAPTER_CONFIG_NAME
+    try:
+        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{file} is no JSON object ({error}). Copy or save the adapter again.") from error
+    if not base or not isinstance(base, str):
+        raise ValueError(
+            f"{folder} is an adapter that does not say of which model. Set base_model_name_or_path in its "
+            f"{ADAPTER_CONFIG_NAME}."
+        )
+    return base
 
 
 def check_weights(folder: str | Path) -> None:

@@ -50,3 +50,20 @@ def test_a_path_without_a_folder_is_named(name, capsys):
     for command in (["chat", name], ["estimate", name]):
         assert main(command) == 1
         assert f"{name!r}, does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"base_model_name_or_path": "/moved/away"}', "'/moved/away', does not exist"),
+        ('{"base_model_name_or_path": null}', "does not say of which model"),
+        ("[]", "is no JSON object"),
+        ("{", "is no JSON object"),
+    ],
+)
+def test_the_base_of_adapters_is_looked_for_first(tmp_path, config, message, capsys):
+    (tmp_path / "adapter_config.json").write_text(config)
+    prompts = ["--dataset_name", "none.jsonl", "--exact_match"]
+    for command in (["chat", str(tmp_path)], ["estimate", str(tmp_path)], ["eval", str(tmp_path), *prompts]):
+        assert main(command) == 1
+        assert message in capsys.readouterr().err

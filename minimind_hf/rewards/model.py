@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from ..paths import check_model_path
 from .rules import Completion, answer_part, completion_text
 
 HISTORY_SEPARATOR = "以上是对话历史。我的新问题是："
@@ -103,6 +104,10 @@ class RewardModel:
         Raises:
             RewardModelError: If it cannot be loaded, has more than one label, or has no trained classification head.
         """
+        try:
+            check_model_path(path, "reward model")
+        except ValueError as error:
+            raise RewardModelError(str(error)) from error
         model = _load_model(path, trust_remote_code, dtype)
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)

@@ -227,8 +227,12 @@ def test_a_language_model_has_no_trained_head(make_classifier, tokenizer, tmp_pa
 
 
 def test_missing_model_and_missing_tokenizer(make_classifier, tmp_path):
-    with pytest.raises(RewardModelError, match="Cannot load the reward model .*nowhere"):
+    with pytest.raises(RewardModelError, match="folder of the reward model, .*nowhere', does not exist"):
         RewardModel.from_pretrained(str(tmp_path / "nowhere"))
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "/moved/away"}')
+    with pytest.raises(RewardModelError, match="base of the adapter .*, '/moved/away', does not exist"):
+        RewardModel.from_pretrained(str(tmp_path / "adapter"))
     make_classifier().save_pretrained(tmp_path)
     with pytest.raises(RewardModelError, match="Cannot load the tokenizer of the reward model"):
         RewardModel.from_pretrained(str(tmp_path))
