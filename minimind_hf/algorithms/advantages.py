@@ -83,13 +83,17 @@ def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str =
     grouped = rewards.view(-1, num_generations)
     kept = ~grouped.isnan()
     count = kept.sum(dim=1, keepdim=True)
-    mean = fill_masked(grouped, kept).sum(dim=1, keepdim=True) / count.clamp(min=1)
-    centred = fill_masked(grouped - mean, kept)
+    unit = _unit_of(grouped, kept, dim=1 if scale_rewards == "group" else None)
+    in_units = fill_masked(grouped, kept) / unit
+    mean = in_units.sum(dim=1, keepdim=True) / count.clamp(min=1)
+    centred = fill_masked(in_units - mean, kept)
 
     if scale_rewards == "group":
-        centred = centred / ((centred**2).sum(dim=1, keepdim=True) / count.clamp(min=1)).sqrt().add(eps)
+        centred = centred / ((centred**2).sum(dim=1, keepdim=True) / count.clamp(min=1)).sqrt().add(eps / unit)
     elif scale_rewards == "batch":
-        centred = centred / masked_mean_var(grouped, kept)[1].sqrt().add(eps)
+        centred = centred / masked_mean_var(in_units, kept)[1].sqrt().add(eps / unit)
+    else:
+        centred = centred * unit
 
     return fill_masked(centred, kept & ~_without_variance(grouped, kept)).view(-1)
 
@@ -118,8 +122,9 @@ def decoupled_advantages(
         if weight:
             comparable = signal.masked_fill(~kept, float("nan"))
             total = total + weight * group_advantages(comparable, num_generations, "group", eps)
-    mean, variance = masked_mean_var(total, kept)
-    return fill_masked((total - mean) / (variance.sqrt() + eps), kept)
+    unit = _unit_of(total, kept)
+    mean, variance = masked_mean_var(total / unit, kept)
+    return fill_masked((total / unit - mean) / (variance.sqrt() + eps / unit), kept)
 
 
 def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
@@ -242,6 +247,17 @@ def _require_whole_groups(num_completions: int, num_generations: int) -> None:
             f"{num_completions} completions are no whole number of groups of num_generations={num_generations}. "
             "Pass all completions of every prompt together."
         )
+
+
+def _unit_of(values: Tensor, kept: Tensor, dim: int | None = None) -> Tensor:
+    """A power of two near the largest value of each group or of all, 1 for small ones.
+
+    Counted in it, squares and sums do not overflow; and since it is a power of two, no digit changes.
+    """
+    sizes = fill_masked(values, kept).abs()
+    largest = sizes.amax() if dim is None else sizes.amax(dim=dim, keepdim=True)
+    exponent = torch.frexp(largest).exponent.sub(1).clamp(min=0)
+    return torch.ldexp(torch.ones_like(largest), exponent)
 
 
 def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:

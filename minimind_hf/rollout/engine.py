@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from torch import nn
 
@@ -106,8 +107,17 @@ def check_engine(engine: object) -> None:
         )
 
 
-def check_rollouts(rollouts: object, num_expected: int, vocab_size: int, engine: object) -> None:
+def check_rollouts(
+    rollouts: object, num_expected: int, vocab_size: int, engine: object, max_completion_length: int | None = None
+) -> None:
     """Refuses what an engine must not return, before it reaches the loss.
+
+    Args:
+        rollouts (`list[Rollout]`): What it returned.
+        num_expected (`int`): Prompts times completions of each.
+        vocab_size (`int`): Ids that the policy embeds.
+        engine ([`RolloutEngine`]): Named in errors.
+        max_completion_length (`int`, *optional*): Tokens of the policy after which a turn was to be cut.
 
     Raises:
         ValueError: With the engine's class, the index of the completion and what was wrong.
@@ -120,12 +130,12 @@ def check_rollouts(rollouts: object, num_expected: int, vocab_size: int, engine:
             "(prompts x num_generations, prompt-major)."
         )
     for index, rollout in enumerate(rollouts):
-        fault = _fault(rollout, vocab_size)
+        fault = _fault(rollout, vocab_size, max_completion_length)
         if fault:
             raise ValueError(f"Rollout engine {name} returned a bad completion at index {index}: {fault}.")
 
 
-def _fault(rollout: object, vocab_size: int) -> str | None:
+def _fault(rollout: object, vocab_size: int, max_completion_length: int | None) -> str | None:
     if not isinstance(rollout, Rollout):
         return f"it is a {type(rollout).__name__}, not a Rollout"
     ids, logprobs, loss_mask = rollout.completion_ids, rollout.logprobs, rollout.loss_mask
@@ -144,9 +154,16 @@ def _fault(rollout: object, vocab_size: int) -> str | None:
         return f"token ids from {min(ids)} to {max(ids)} with a vocabulary of {vocab_size}"
     if rollout.finish_reason not in FINISH_REASONS:
         return f"finish_reason {rollout.finish_reason!r}, expected one of {FINISH_REASONS}"
-    chosen = logprobs if loss_mask is None else [logp for logp, mine in zip(logprobs, loss_mask, strict=True) if mine]
-    if not all(math.isfinite(logp) and logp <= 1e-3 for logp in chosen):
-        return "log-probabilities that are not finite numbers of at most 0"
+    mine = loss_mask or [1] * len(ids)
+    longest = max(sum(turn) for _, turn in groupby(mine))
+    if max_completion_length is not None and longest > max_completion_length:
+        return f"{longest} tokens at a stretch, where max_completion_length={max_completion_length} was asked for"
+    bad = (i for i, logp in enumerate(logprobs) if mine[i] and not (math.isfinite(logp) and logp <= 1e-3))
+    if (position := next(bad, None)) is not None:
+        return (
+            f"log-probabilities that are not finite numbers of at most 0, {logprobs[position]} first, of token "
+            f"{position}"
+        )
     return None
 
 

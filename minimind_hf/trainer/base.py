@@ -203,6 +203,11 @@ class RLTrainer(EvaluatingTrainer):
         """Returns the policy in the unwrapped model."""
         return model
 
+    @property
+    def _takes_rewards_unscaled(self) -> bool:
+        """Whether the loss grows with the rewards, which are compared with nothing that grows alike."""
+        return True
+
     @abstractmethod
     def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
         """Fills in `experience.advantages`."""
@@ -251,7 +256,7 @@ class RLTrainer(EvaluatingTrainer):
             notes = RewardNotes(len(rollouts), metrics, self._scorer.names)
             signals = self._score(prompts, rollouts, completions, num_generations, notes)
             rewards = total_rewards(signals, self._scorer.weights.to(signals), num_generations)
-            check_totals(rewards, signals, self._scorer)
+            check_totals(rewards, signals, self._scorer, squared=self._takes_rewards_unscaled)
         experience = Experience(prompts, rollouts, completions, num_generations, signals, rewards, seed, notes.columns)
         experience.step = self.state.global_step
         measure_staleness(rollouts, experience.step, metrics)

@@ -113,6 +113,10 @@ class GRPOTrainer(RLTrainer):
     def _kl_weight(args: GRPOConfig) -> float:
         return args.beta
 
+    @property
+    def _takes_rewards_unscaled(self) -> bool:
+        return self.args.scale_rewards == "none"
+
     def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
         own = len(experience.rewards)
         if self.args.multi_objective_aggregation == "normalize_then_sum":

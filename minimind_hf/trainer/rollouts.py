@@ -85,7 +85,9 @@ class Rollouts:
         args = self._args
         sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, seed)
         rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
-        check_rollouts(rollouts, len(prompt_ids) * num_generations, self._vocab_size, self.engine)
+        expected = len(prompt_ids) * num_generations
+        check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length)
+        self._check_lengths(prompt_ids, rollouts, num_generations)
         return rollouts
 
     def _check_context(self, prompt_ids: Sequence[list[int]]) -> None:
@@ -97,6 +99,17 @@ class Rollouts:
                 f"max_prompt_length to at most {self._context - completion}; what is longer is cut on the left or "
                 "dropped (overlong_prompts)."
             )
+
+    def _check_lengths(self, prompt_ids: Sequence[list[int]], rollouts: list[Rollout], num_generations: int) -> None:
+        """Refuses completions that answers of tools have made longer than the model's context."""
+        for index, rollout in enumerate(rollouts):
+            prompt, completion = len(prompt_ids[index // num_generations]), len(rollout.completion_ids)
+            if self._context is not None and prompt + completion > self._context:
+                raise ValueError(
+                    f"Rollout engine {type(self.engine).__name__} returned a bad completion at index {index}: its "
+                    f"{completion} tokens and the {prompt} of its prompt do not fit into the model's context of "
+                    f"{self._context} tokens (max_position_embeddings). Let the engine end it earlier."
+                )
 
     def close(self) -> None:
         close = getattr(self.engine, "close", None)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from minimind_hf.algorithms import (
+    decoupled_advantages,
     gae,
     group_advantages,
     masked_whiten,
@@ -139,6 +140,26 @@ def test_the_trap_that_the_equality_test_guards_against():
     rewards = torch.full((6,), 0.1, dtype=torch.float64)
     assert rewards.sum() / 6 != 0.1
     assert group_advantages(rewards, 6, "none").tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+@pytest.mark.parametrize("size", [1e6, 1e19, 1e25, 3e38])
+def test_rewards_whose_squares_float32_cannot_hold(scale, size):
+    rewards = torch.tensor([-1.0, 0.5, 1.0, NAN, 0.25, 0.5]) * size
+    expected = loop_group_advantages(rewards.tolist(), 3, scale)
+    same(group_advantages(rewards, 3, scale), expected, tolerance=1e-6)
+    signals = torch.stack([rewards, torch.zeros(6)], dim=1)
+    ordinary = decoupled_advantages(signals / size, [1.0, 1.0], 3, eps=0.0)
+    same(decoupled_advantages(signals, [1.0, 1.0], 3, eps=0.0), ordinary.tolist(), tolerance=1e-6)
+
+
+def test_counting_in_units_changes_no_digit():
+    rewards = torch.randn(600, generator=torch.Generator().manual_seed(0)) * 1000
+    groups = rewards.view(-1, 6)
+    centred = groups - groups.sum(dim=1, keepdim=True) / 6
+    expected = centred / ((centred**2).sum(dim=1, keepdim=True) / 6).sqrt().add(1e-4)
+    assert torch.equal(group_advantages(rewards, 6), expected.view(-1))
+    assert torch.equal(group_advantages(rewards, 6, "none"), centred.view(-1))
 
 
 def test_one_remaining_or_none_gives_zero():

@@ -20,7 +20,9 @@ BAD = {
     "vocabulary of 10": Rollout([3, 40, 2], [-0.5, -1.0, -0.1], "stop"),
     "token ids from -1": Rollout([-1, 4, 2], [-0.5, -1.0, -0.1], "stop"),
     "finish_reason 'done'": Rollout([3, 4, 2], [-0.5, -1.0, -0.1], "done"),
-    "log-probabilities that are not finite": Rollout([3, 4, 2], [-0.5, math.nan, -0.1], "stop"),
+    "not finite numbers of at most 0, nan first, of token 1": Rollout([3, 4, 2], [-0.5, math.nan, -0.1], "stop"),
+    "-inf first, of token 2": Rollout([3, 4, 2], [-0.5, -0.1, -math.inf], "stop"),
+    "5 tokens at a stretch, where max_completion_length=4 was asked for": Rollout([3, 4, 5, 6, 2], [-0.5] * 5, "stop"),
     "finite numbers of at most 0": Rollout([3, 4, 2], [-0.5, 0.7, -0.1], "stop"),
     "a dict, not a Rollout": {"completion_ids": [3]},
     "its completion_ids are a Tensor, not a list": Rollout(torch.tensor([3, 4, 2]), [-0.5, -1.0, -0.1], "stop"),
@@ -39,7 +41,7 @@ class MyEngine:
 @pytest.mark.parametrize("fault", BAD)
 def test_a_bad_completion_is_refused_by_engine_index_and_fault(fault):
     with pytest.raises(ValueError, match=f"MyEngine.*index 1.*{fault}"):
-        check_rollouts([good(), BAD[fault]], 2, 10, MyEngine())
+        check_rollouts([good(), BAD[fault]], 2, 10, MyEngine(), 4)
 
 
 @pytest.mark.parametrize("rollouts", [[], [good()], None, (good(), good())])
@@ -51,6 +53,13 @@ def test_a_wrong_number_is_refused(rollouts):
 def test_log_probabilities_of_tool_output_are_not_looked_at():
     rollout = Rollout([3, 4, 2], [-0.5, math.nan, -0.1], "stop", loss_mask=[1, 0, 1])
     check_rollouts([good(), rollout], 2, 10, MyEngine())
+
+
+def test_answers_of_tools_may_be_longer_than_a_turn():
+    turns = Rollout([3, 4, 7, 7, 7, 7, 5, 2], [-0.5] * 8, "stop", loss_mask=[1, 1, 0, 0, 0, 0, 1, 1])
+    check_rollouts([turns], 1, 10, MyEngine(), 2)
+    with pytest.raises(ValueError, match="2 tokens at a stretch, where max_completion_length=1"):
+        check_rollouts([turns], 1, 10, MyEngine(), 1)
 
 
 @pytest.mark.parametrize("changes", [{"temperature": 0}, {"temperature": -1}, {"temperature": math.nan}])

@@ -226,3 +226,33 @@ def test_a_sum_of_rewards_that_float32_cannot_hold_is_refused(make_trainer):
 
     with pytest.raises(RewardError, match="(?s)rewards of sample 0 are .*'huge': 3.*, 'huge_2'.*their sum is inf"):
         make_trainer(reward=[huge, huge]).train()
+    with pytest.raises(RewardError, match=r"'huge': 3.*whose square in the loss \(limit 1e\+18\) float32 cannot hold"):
+        make_trainer(reward=huge, scale_rewards="none").train()
+
+
+def test_advantages_of_large_rewards_are_those_of_small_ones(make_trainer):
+    def large(completion_ids, **kwargs):
+        return [2.0**80 * reward for reward in share_of_a(completion_ids)]
+
+    losses = [make_trainer(reward=reward).train().training_loss for reward in (share_of_a, large)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)  # the eps that is added to the std matters no more
+    assert losses[1] != 0
+
+
+class Talkative(ScriptedEngine):
+    """Its tools answer at length."""
+
+    def _rollout(self, prompt, number):
+        turn = super()._rollout(prompt, number)
+        turn.loss_mask = [1] * len(turn.completion_ids) + [0] * 40
+        turn.completion_ids, turn.logprobs = turn.completion_ids + [5] * 40, turn.logprobs + [0.0] * 40
+        return turn
+
+
+def test_an_engine_that_does_not_end_where_it_was_told(make_trainer):
+    with pytest.raises(ValueError, match="index 0: its 4. tokens and the .* do not fit into the .* of 40 tokens"):
+        make_trainer(make_policy(max_position_embeddings=40), engine=Talkative(0.8)).train()
+    with pytest.raises(
+        ValueError, match="ScriptedEngine returned a bad completion.*max_completion_length=2 was asked"
+    ):
+        make_trainer(max_completion_length=2).train()
