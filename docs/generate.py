@@ -48,7 +48,7 @@ REMARKS = {
     "loss_type": "`cispo`, `grpo`, `dr_grpo`, `dapo`, `bnpo`; `sapo`, `luspo`, `vespo` are refused. `cispo` averages "
     'over sequences; for trl\'s mean over tokens add `loss_aggregation="token"`',
     "mask_truncated_completions": "masked completions count in no divisor (trl: in that of grpo and dr_grpo)",
-    "sync_ref_model": "the reference is part of checkpoints; refused with FSDP and ZeRO-3",
+    "sync_ref_model": "in every mode; the reference is part of checkpoints; refused with adapters",
     "entropy_coef": "the mean is over the tokens of the optimizer step (trl: of each micro-batch)",
     "reward_weights": "all 0 is refused",
     "chat_template_kwargs": "they win over `thinking_ratio`",

@@ -58,6 +58,7 @@ from .inputs import (
 )
 from .metrics import Metrics
 from .mismatch import measure_staleness
+from .optimization import is_stateless, load_schedule
 from .policy import Reference, check_fits, context_length, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .rescue import save_before_the_end
@@ -527,7 +528,10 @@ class RLTrainer(EvaluatingTrainer):
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.is_fsdp_enabled and is_stateless(self.optimizer):
+            load_schedule(self.optimizer, self.lr_scheduler, checkpoint)  # torch does not load an empty sharded state
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
         self._buffer.clear()
         self._rollouts_made = 0
         if checkpoint is None:

@@ -105,7 +105,7 @@ class GRPOTrainer(RLTrainer):
         self._step_tokens: Tensor | None = None
         self._reference_sync: ReferenceSync | None = None
         if self.args.sync_ref_model:
-            check_can_sync(self._reference, self.accelerator)
+            check_can_sync(self._reference)
             self._reference_sync = ReferenceSync(self._reference.model, self.accelerator)
             self.add_callback(self._reference_sync)
 
@@ -235,8 +235,8 @@ class GRPOTrainer(RLTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        if self._reference_sync is not None and self.args.should_save:
-            self._reference_sync.save(output_dir)
+        if self._reference_sync is not None:
+            self._reference_sync.save(output_dir, writes=self.args.should_save)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One optimizer for two models: a learning rate for each, and gradients clipped for each alone."""
 
+from pathlib import Path
+
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LRScheduler
+from transformers.trainer import SCHEDULER_NAME
 
 CRITIC_GROUP = "critic"
 
@@ -42,3 +46,16 @@ def clip_by_model(accelerator: Accelerator, models: tuple[list[nn.Parameter], ..
     accelerator.unscale_gradients()
     norms = [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in models]
     return [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+
+
+def is_stateless(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it remembers nothing from step to step: SGD without momentum."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate's wrapper
+    return type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
+
+
+def load_schedule(optimizer: torch.optim.Optimizer, schedule: LRScheduler, checkpoint: str) -> None:
+    """Goes on with the learning rates of a checkpoint, for an optimizer that has nothing else to go on with."""
+    schedule.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+    for group, rate in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
+        group["lr"] = rate

@@ -13,12 +13,10 @@ from contextlib import contextmanager
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch import nn
 from trl.models.utils import add_hooks, remove_hooks
 
-from .sharding import is_zero3
+from .sharding import is_zero3, reshard, whole_tensor
 
 # What activation checkpointing and compilation put into the names of parameters
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
@@ -45,7 +43,7 @@ class RolloutWeights:
             policy (`nn.Module`): The policy in it.
         """
         if self._twin is not None:
-            _reshard(wrapped)
+            reshard(wrapped)
             with _lent(self._twin, policy):
                 yield self._twin
         elif self._is_zero3:
@@ -64,19 +62,12 @@ def _weightless(policy: nn.Module) -> nn.Module:
     return copy.deepcopy(policy, empty).eval()
 
 
-def _reshard(wrapped: nn.Module) -> None:
-    """After a pass without a backward FSDP2 keeps some weights whole, in the precision that it computes in."""
-    for module in wrapped.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
 @contextmanager
 def _lent(twin: nn.Module, policy: nn.Module) -> Iterator[None]:
     sharded = {_plain_name(name): parameter for name, parameter in policy.named_parameters()}
     borrowers = dict(twin.named_parameters())
     for name, parameter in borrowers.items():
-        parameter.data = _whole(sharded[name].detach())
+        parameter.data = whole_tensor(sharded[name].detach())
     for buffer in twin.buffers():
         buffer.data = buffer.data.to(next(iter(borrowers.values())).device)
     try:
@@ -84,10 +75,6 @@ def _lent(twin: nn.Module, policy: nn.Module) -> Iterator[None]:
     finally:
         for parameter in borrowers.values():
             parameter.data = parameter.data.new_empty(0)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _plain_name(name: str) -> str:

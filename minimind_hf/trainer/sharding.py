@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled, unset_hf_deepspeed_config
 from transformers.integrations.deepspeed import set_hf_deepspeed_config
@@ -81,6 +83,27 @@ def whole_weights(*models: nn.Module, changed: bool = False) -> AbstractContextM
 
     parameters = [parameter for model in models for parameter in model.parameters()]
     return deepspeed.zero.GatheredParameters(parameters, modifier_rank=0 if changed else None)
+
+
+def whole_parameter(parameter: nn.Parameter, changed: bool = False) -> AbstractContextManager:
+    """The same for one parameter, at any time; every process enters it."""
+    if not hasattr(parameter, "ds_id"):
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0 if changed else None)
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """Gathers what FSDP2 holds in parts; every process calls it. Other tensors stay as they are."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def reshard(wrapped: nn.Module) -> None:
+    """After a pass without a backward FSDP2 keeps some weights whole, in the precision that it computes in."""
+    for module in wrapped.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -41,12 +41,20 @@ ADAM = {
     "save_strategy": "steps",
     "save_steps": 2,
 }
+FOLLOWED = {
+    "sync_ref_model": True,
+    "ref_model_sync_steps": 1,
+    "lr_scheduler_type": "linear",
+    "save_strategy": "steps",
+    "save_steps": 2,
+}
 MOE = {"use_moe": True, "num_experts_per_tok": 2}  # of two experts both weights depend on the router
 BF16 = {**EVALUATED, "bf16": True, "max_steps": 2, "gradient_checkpointing": True, "eval_steps": 1}
 RUNS = {
     "grpo": (GRPOTrainer, GRPOConfig, {**GRPO, **EVALUATED}, False),
     "grpo_lora": (GRPOTrainer, GRPOConfig, {**GRPO, "merge_adapters": True}, True),
     "grpo_parts": (GRPOTrainer, GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 24}, False),
+    "grpo_sync": (GRPOTrainer, GRPOConfig, {**GRPO, **FOLLOWED}, False),
     "ppo": (PPOTrainer, PPOConfig, {**PPO, **EVALUATED}, False),
     "ppo_lora": (PPOTrainer, PPOConfig, PPO, True),
     "ppo_adam": (PPOTrainer, PPOConfig, {**PPO, **ADAM}, False),
@@ -65,11 +73,12 @@ EXACT = (
     "grpo",
     "grpo_lora",
     "grpo_parts",
+    "grpo_sync",
     "ppo",
     "ppo_lora",
     "moe",
 )  # plain SGD: the same parameters however it is run
-RESUMED = {"ppo_adam": "checkpoint-4"}  # runs that are resumed from a checkpoint
+RESUMED = {"ppo_adam": "checkpoint-4", "grpo_sync": "checkpoint-2"}  # runs that are resumed from a checkpoint
 
 
 def build(name: str, folder: Path, processes: int):

@@ -90,6 +90,13 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
         for found, wanted in zip(evaluations(log), evaluations(expected), strict=True):
             assert found == pytest.approx(wanted, abs=1e-6), name
 
+    reference = "grpo_sync/checkpoint-2/reference.pt"  # after two syncs
+    found, expected = torch.load(tmp_path / reference), torch.load(alone / reference)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0, msg=name)
+        assert not torch.equal(tensor, make_policy().get_parameter(name))
+
     stops = series(json.loads((alone / "ppo_adam.json").read_text()), "early_stopped")
     assert 0 < sum(stops) < len(stops)
     assert series(results["ppo_adam_0"]["log"], "early_stopped") == stops
