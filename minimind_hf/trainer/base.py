@@ -435,11 +435,12 @@ class RLTrainer(EvaluatingTrainer):
     def _show(self, experience: Experience) -> None:
         if self.args.log_completions:
             self._completions.add(experience)
-        step = self.state.global_step
+        done = self.state.global_step
+        step = done + 1  # the first one that trains on it, as logs count
         if self.is_world_process_zero():
             self._samples.add(experience, step)
-        if self.args.debug_mode and step >= self._next_debug_step and self.is_world_process_zero():
-            self._next_debug_step = step - step % self.args.debug_interval + self.args.debug_interval
+        if self.args.debug_mode and done >= self._next_debug_step and self.is_world_process_zero():
+            self._next_debug_step = done - done % self.args.debug_interval + self.args.debug_interval
             print_debug(experience, self._scorer.names, self.processing_class, step)
 
     def _prepare_inputs(self, inputs: MicroBatch | list[int]) -> MicroBatch | list[int]:

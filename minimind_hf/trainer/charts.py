@@ -18,6 +18,7 @@ from .run_record import RunRecord
 
 _COLOURS = ("#1f4e9e", "#c0392b", "#1e7d45", "#7b3fa0", "#b06d00", "#3d3d3d", "#0b7d8c", "#a3195b")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)), (0, (7, 2)))
+_FEWEST_TO_CUT = 5  # points, below which there is no telling what is usual
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,22 @@ def _stack(axes: Axes, chart: Chart, run: RunRecord, names: list[str]) -> None:
     for area, hatch in zip(areas, hatches, strict=False):
         area.set(hatch=hatch, edgecolor="white", linewidth=0)
     axes.set_ylim(bottom=0)
+    _cut_outliers(axes, steps, [sum(column) for column in zip(*heights, strict=True)], chart.unit)
+
+
+def _cut_outliers(axes: Axes, steps: list[float], values: list[float], unit: str) -> None:
+    """Lets a few values go beyond the axis, and says how high they are, where they would flatten all others."""
+    usual = sorted(values)[int(0.9 * (len(values) - 1))]
+    highest = max(values)
+    if len(values) < _FEWEST_TO_CUT or highest <= 2 * usual or usual <= 0:
+        return
+    top = 1.25 * usual
+    axes.set_ylim(0, top)
+    count = sum(value > top for value in values)
+    more = f", one of {count} cut" if count > 1 else ", cut"
+    axes.set_title(
+        f"highest: {highest:.3g} {unit} at step {steps[values.index(highest)]:g}{more}", fontsize=8, loc="right"
+    )
 
 
 def _svg(figure: Figure, salt: str) -> str:

@@ -74,11 +74,11 @@ class SampleLog:
         self._latest: list[dict] = []
 
     def add(self, experience: Experience, step: int) -> None:
-        """Takes one completion of each prompt, then their second ones, ..., and writes those of step 0."""
+        """Takes one completion of each prompt, then their second ones, ..., and writes those of step 1."""
         width = experience.num_generations
         order = sorted(range(len(experience.rollouts)), key=lambda index: (index % width, index // width))
         self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
-        if step == 0:
+        if step == 1:
             write_lines(self.folder / EARLY, self._latest)
 
     def end(self) -> None:

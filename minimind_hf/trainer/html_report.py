@@ -98,8 +98,8 @@ def render(run: RunRecord) -> str:
 def _subtitle(run: RunRecord) -> str:
     steps = max((log.get("step", 0) for log in run.history), default=0)
     parts = [run.algorithm, f"{steps} optimizer steps", f"written {datetime.now():%Y-%m-%d %H:%M}"]
-    if seconds := list(run.series("train_runtime").values()):
-        parts.insert(2, f"{seconds[-1]:.1f} seconds in the last session")
+    if (seconds := run.seconds) is not None:
+        parts.insert(2, f"{seconds:.1f} seconds in rollouts, scoring, updates and evaluations")
     return escape(" · ".join(part for part in parts if part))
 
 
@@ -155,9 +155,8 @@ def _samples(run: RunRecord) -> str:
 
 
 def _step(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The optimizer step that the rollout was drawn for, as logs count them: `step` is the number done before."""
-    step = rows[0].get("step") if rows else None
-    return str(step + 1) if isinstance(step, int) else "?" if rows else "-"
+    """The optimizer step that the rollout was drawn for, as logs count them."""
+    return str(rows[0].get("step", "?")) if rows else "-"
 
 
 def _sample(row: Mapping[str, Any] | None) -> str:

@@ -73,7 +73,7 @@ class Rollouts:
         try:
             return self._draw(policy, prompt_ids, num_generations, seed, step)
         except Exception as error:
-            check_finite(policy, step, self._args.output_dir, error)
+            check_finite(policy, step + 1, self._args.output_dir, error)
             raise
 
     def _draw(

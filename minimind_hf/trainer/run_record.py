@@ -8,6 +8,7 @@ health.jsonl                     what the health check said, one {"step", "rule"
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,21 @@ class RunRecord:
     def series(self, name: str) -> dict[int, float]:
         """Values by step; after a resume from an earlier checkpoint the later log of a step counts."""
         return series(self.history, name)
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of all logged steps and evaluations, in whichever session; unset if none was measured.
+
+        `train_runtime` is that of the last session alone, and a session that was killed has none.
+        """
+        phases = [self.series(name) for name in self.logged_names if name.startswith("seconds/")]
+        runtimes = [name for name in self.logged_names if re.fullmatch(r"eval_(.+_)?runtime", name)]
+        evaluations = sum(sum(self.series(name).values()) for name in runtimes)
+        steps = sorted({step for phase in phases for step in phase})
+        if not steps:
+            return None
+        spans = zip([0, *steps], steps, strict=False)  # a log holds means over the steps since the one before
+        return evaluations + sum((end - start) * sum(phase.get(end, 0.0) for phase in phases) for start, end in spans)
 
     @property
     def logged_names(self) -> list[str]:

@@ -80,6 +80,12 @@ def _of_rows(rows: list[Tensor | None]) -> str:
 def check_finite(policy: nn.Module, step: int, output_dir: str, cause: Exception) -> None:
     """Tells an error of a rollout that comes from the policy's weights from one of the engine.
 
+    Args:
+        policy (`nn.Module`): Whose weights are looked at.
+        step (`int`): That the rollout is for, the first being 1.
+        output_dir (`str`): Where checkpoints are.
+        cause (`Exception`): The error.
+
     Raises:
         NotFiniteError: From `cause`, if a weight is NaN or infinite.
     """

@@ -168,18 +168,18 @@ def test_completions_are_written_and_printed(make_trainer, capsys):
 def test_debug_mode_prints_every_completion_of_every_prompt(make_trainer, capsys):
     make_trainer(debug_mode=True, debug_interval=2, max_steps=3).train()
     out = capsys.readouterr().out
-    assert "step 0, prompt 0" in out and "step 2, prompt 1" in out and "step 1," not in out
+    assert "step 1, prompt 0" in out and "step 3, prompt 1" in out and "step 2," not in out
     assert out.count("completion 3:") == 4  # 2 prompts at 2 of 3 steps
     assert out.count("(share_of_a ") == 16
     assert "<|im_end|>" in out  # as the policy wrote it
 
 
 def test_debug_prints_wait_for_the_next_rollout(make_trainer, capsys):
-    # A rollout every third step, a print every second one: due at 0, 2, 4 and 6, so at rollouts 0, 3 and 6.
+    # A rollout every third step, a print every second one: due at 1, 3, 5 and 7, so with the rollouts for 1, 4 and 7.
     shape = {"per_device_train_batch_size": 4, "steps_per_generation": 3, "learning_rate": 1e-3}
     make_trainer(debug_mode=True, debug_interval=2, max_steps=7, **shape).train()
     printed = re.findall(r"step (\d+), prompt 0", capsys.readouterr().out)
-    assert printed == ["0", "3", "6"]
+    assert printed == ["1", "4", "7"]
 
 
 def test_mixture_of_experts_trains_its_router(make_trainer):

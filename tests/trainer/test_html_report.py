@@ -61,7 +61,7 @@ def test_a_run_leaves_what_its_report_needs(run_dir):
     what = {name: run.settings[name] for name in ("model", "prompts", "rewards", "steps")}
     assert what == {"model": "MiniMindForCausalLM", "prompts": 12, "rewards": "1 x share_of_a", "steps": 3}
     assert list(run.series("reward")) == [1, 2, 3]
-    assert [row["step"] for row in run.early] == [0] * 6 and [row["step"] for row in run.late] == [2] * 6
+    assert [row["step"] for row in run.early] == [1] * 6 and [row["step"] for row in run.late] == [3] * 6
     assert len({row["prompt"] for row in run.early[:2]}) == 2  # one completion of each prompt first
     assert set(run.late[0]["signals"]) == {"share_of_a"}
 
@@ -116,6 +116,32 @@ def test_curves_are_svg_with_text_and_names_of_their_own():
     assert {"rollout", "update", "seconds", "optimizer step"} <= letters
     names = [{element.get("id") for element in svg.iter(f"{SVG}clipPath")} for svg in drawn]
     assert names[0] and not names[0] & names[1]
+
+
+def test_seconds_are_those_of_all_sessions():
+    # Every second step is logged, a mean over both; after a resume from step 2, step 4 counts once.
+    history = [
+        log(2, **{"seconds/rollout": 3.0, "seconds/update": 2.0}),
+        log(4, **{"seconds/rollout": 100.0, "seconds/update": 100.0}),
+        log(4, **{"seconds/rollout": 1.0, "seconds/update": 1.0}),
+        log(4, eval_runtime=5.0, eval_long_runtime=0.5),
+        log(4, train_runtime=7.0),
+    ]
+    run = RunRecord("run", history)
+    assert run.seconds == 2 * 5 + 2 * 2 + 5 + 0.5
+    assert "19.5 seconds in rollouts, scoring, updates and evaluations" in render(run)
+    assert RunRecord("run", [log(1, reward=1.0)]).seconds is None
+
+
+@pytest.mark.parametrize("slow", [[1], [1, 2], []])
+def test_slow_steps_do_not_flatten_the_others(slow):
+    seconds = {step: 30.0 + step if step in slow else 1.0 for step in range(1, 31)}
+    run = RunRecord("run", [log(step, **{"seconds/update": value}) for step, value in seconds.items()])
+    svg = ElementTree.fromstring(draw(charts_of(run)[0], run))
+    letters = [element.text for element in svg.iter(f"{SVG}text")]
+    note = {0: [], 1: ["highest: 31 seconds at step 1, cut"], 2: ["highest: 32 seconds at step 2, one of 2 cut"]}
+    assert [text for text in letters if "highest" in text] == note[len(slow)]
+    assert "1.0" in letters  # the axis is that of the usual steps
 
 
 def test_a_single_logged_step_can_be_drawn():

@@ -112,7 +112,7 @@ def test_weights_that_are_not_finite_are_named(make_trainer, scripted):
     trainer = make_trainer(scripted=scripted)
     with torch.no_grad():
         trainer.model.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
-    with pytest.raises(NotFiniteError, match=r"step 0: .*layers.1.mlp.up_proj.weight holds NaN.*lower learning_rate"):
+    with pytest.raises(NotFiniteError, match=r"step 1: .*layers.1.mlp.up_proj.weight holds NaN.*lower learning_rate"):
         trainer.train()
 
 
