@@ -41,7 +41,7 @@ from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
 from .agreement import failing_together
 from .atomic import whole_file
-from .checkpoints import check_resumable, load_rollout_state, save_rollout_state
+from .checkpoints import load_rollout_state, save_rollout_state
 from .completions import CompletionLog, SampleLog, print_debug
 from .config import RLConfig
 from .evaluating import EvaluatingTrainer
@@ -62,6 +62,7 @@ from .optimization import is_stateless, load_schedule
 from .policy import Reference, check_fits, context_length, eos_token_ids, load_policy, router_loss_coefficient
 from .progress import RLProgressCallback
 from .rescue import save_before_the_end
+from .resharding import is_of_other_processes, load_resharded
 from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .reward_notes import RewardNotes, check_reward_columns, check_totals
 from .rollout_weights import RolloutWeights
@@ -522,11 +523,28 @@ class RLTrainer(EvaluatingTrainer):
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None):
         if resume_from_checkpoint is not None:
-            check_resumable(resume_from_checkpoint, self.args, self.is_deepspeed_enabled)
             self._trackers.go_on(resume_from_checkpoint)
         elif self.is_world_process_zero():
             warn_of_earlier_run(self.args.output_dir)
-        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        if not self._is_resharded(resume_from_checkpoint):
+            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        load_resharded(self.deepspeed, resume_from_checkpoint, self.args.output_dir, self.accelerator)
+        self._load_optimizer_and_scheduler(resume_from_checkpoint)
+        self._load_scaler(resume_from_checkpoint)
+        return prepared
+
+    def _is_resharded(self, checkpoint: str | None) -> bool:
+        if checkpoint is None or not self.is_deepspeed_enabled:
+            return False
+        return is_of_other_processes(checkpoint, self.accelerator)
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if self._is_resharded(best):
+            load_resharded(self.deepspeed, best, self.args.output_dir, self.accelerator)
+        else:
+            super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None and self.is_fsdp_enabled and is_stateless(self.optimizer):

@@ -98,22 +98,6 @@ def world_size_of(folder: str | Path) -> int:
     return _read(any_rank)["world_size"]
 
 
-def check_resumable(folder: str | Path, args: TrainingArguments, uses_deepspeed: bool) -> None:
-    """Refuses, before anything is loaded, what DeepSpeed cannot resume.
-
-    Raises:
-        ValueError: If the optimizer state of the checkpoint is in as many parts as there were processes, and now there
-            are more or fewer.
-    """
-    if uses_deepspeed and world_size_of(folder) != args.world_size:
-        raise ValueError(
-            f"{folder} was written by {world_size_of(folder)} processes under DeepSpeed, which keeps the optimizer "
-            f"state in as many parts and cannot load it into {args.world_size}. Resume with "
-            f"{world_size_of(folder)} processes, or start from the folder as a model (--model_name_or_path); under "
-            "DDP and FSDP2 the number may change."
-        )
-
-
 def _load(folder: str | Path, rank: int) -> dict:
     return _read(_path(folder, rank))
 

@@ -7,7 +7,7 @@ it.
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,17 @@ from .checkpoints import world_size_of
 
 logger = logging.get_logger(__name__)
 
+LATEST = "latest"  # names the folder of DeepSpeed
 WEIGHTS = ("model*.safetensors", "adapter_model.*", "*/adapter_model.*", "pytorch_model*", "global_step*")  # one of
-ZIPPED = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "reference.pt", "rng_state*.pth", "rollout_state_*.pt")
+ZIPPED = (
+    OPTIMIZER_NAME,
+    SCHEDULER_NAME,
+    SCALER_NAME,
+    "reference.pt",
+    "rng_state*.pth",
+    "rollout_state_*.pt",
+    "global_step*/*.pt",
+)
 # What an adapter starts from and where it is, which do not say what it is
 NOT_OF_THE_ADAPTER = {
     "arrow_config",
@@ -58,10 +67,12 @@ class Needs:
     Args:
         mode (`DistributedType`): How the run is distributed, which decides where the optimizer is kept.
         rank (`int`, *optional*): Whose state it is to hold; unset: of all processes.
+        zero_stage (`int`, *optional*): Under DeepSpeed, that of ZeRO.
     """
 
     mode: DistributedType
     rank: int | None = None
+    zero_stage: int | None = None
 
 
 def checkpoint_to_resume(
@@ -83,7 +94,12 @@ def checkpoint_to_resume(
     if wanted is None or wanted is False:
         return None
     with failing_together(accelerator, "checking the checkpoint"):
-        needs = Needs(accelerator.distributed_type, args.process_index if args.save_on_each_node else None)
+        plugin = accelerator.state.deepspeed_plugin
+        needs = Needs(
+            accelerator.distributed_type,
+            args.process_index if args.save_on_each_node else None,
+            plugin.zero_stage if plugin else None,
+        )
         found = _newest_whole(Path(args.output_dir), needs) if wanted is True else Path(wanted)
         check_whole(found, needs, reads=accelerator.is_main_process)
         _check_adapters(found, model)
@@ -98,6 +114,7 @@ def check_whole(folder: Path, needs: Needs, reads: bool = True) -> None:
     """
     if not folder.is_dir():
         raise CheckpointError(f"There is no checkpoint {folder} (looked in {Path.cwd()}). Check the path.")
+    _check_kind(folder, needs)
     missing = _missing(folder, needs)
     if missing is not None:
         raise FileNotFoundError(
@@ -107,6 +124,31 @@ def check_whole(folder: Path, needs: Needs, reads: bool = True) -> None:
     damage = next(_damages(folder), None) if reads else None
     if damage is not None:
         raise CheckpointError(f"{damage}. It was cut or changed after it was written. {_remedy(folder, needs)}")
+
+
+def zero_tag(folder: str | Path) -> str:
+    """Returns the name of the folder in which DeepSpeed keeps its part of a checkpoint."""
+    return (Path(folder) / LATEST).read_text(encoding="utf-8").strip()
+
+
+def _check_kind(folder: Path, needs: Needs) -> None:
+    """Refuses an optimizer that is kept in another way than this run keeps its own."""
+    uses_deepspeed = needs.mode == DistributedType.DEEPSPEED
+    if (folder / LATEST).is_file():
+        is_zero3 = any(True for _ in (folder / zero_tag(folder)).glob("zero_pp_rank_*_model_states.pt"))
+        written, use = ("ZeRO-3", "zero3") if is_zero3 else ("ZeRO-1 or ZeRO-2", "zero2")
+        fits = uses_deepspeed and is_zero3 == (needs.zero_stage == 3)
+    elif uses_deepspeed and (folder / OPTIMIZER_NAME).is_file():
+        written, use, fits = "no DeepSpeed", "ddp", False
+    else:
+        return
+    if not fits:
+        now = f"ZeRO-{needs.zero_stage}" if uses_deepspeed else f"no DeepSpeed ({needs.mode.value})"
+        raise CheckpointError(
+            f"{folder} was written under {written}, and this run is under {now}, which keeps the optimizer in another "
+            f"way. Resume as it was written (accelerate_configs/{use}.yaml), with any number of processes, or start "
+            "from the folder as a model (--model_name_or_path), with a fresh optimizer."
+        )
 
 
 def _newest_whole(output_dir: Path, needs: Needs) -> Path:
@@ -136,7 +178,7 @@ def _missing(folder: Path, needs: Needs) -> str | None:
         return "model.safetensors"
     names = [TRAINER_STATE_NAME]
     if needs.mode == DistributedType.DEEPSPEED:  # keeps optimizer and schedule in a folder of its own
-        names += ["latest"]
+        names += [LATEST]
     elif needs.mode != DistributedType.FSDP or not any(folder.glob("optimizer*")):
         names += [OPTIMIZER_NAME]
     if needs.mode != DistributedType.DEEPSPEED:
@@ -151,7 +193,16 @@ def _missing_of_processes(folder: Path, needs: Needs, present: set[str]) -> str 
     ranks = range(count) if needs.rank is None else [needs.rank] * (needs.rank < count)
     states = [f"rollout_state_{rank}.pt" for rank in ranks]
     random = ["rng_state.pth"] if count == 1 else [f"rng_state_{rank}.pth" for rank in ranks]
-    return next((name for name in [*states, *random] if name not in present), None)
+    missing = next((name for name in [*states, *random] if name not in present), None)
+    return missing or (_missing_shard(folder, ranks) if needs.mode == DistributedType.DEEPSPEED else None)
+
+
+def _missing_shard(folder: Path, ranks: Iterable[int]) -> str | None:
+    for rank in ranks:
+        name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        if not any(True for _ in (folder / zero_tag(folder)).glob(f"*{name}")):  # bf16_... where it computes so
+            return f"{zero_tag(folder)}/{name}"
+    return None
 
 
 def _unless(missing: str) -> str:

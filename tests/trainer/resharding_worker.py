@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed runs that stop in one number of processes and go on in another; started by test_resharding.py.
+
+    python resharding_worker.py FOLDER
+
+Each case trains four steps in two processes and in one, saves after two, and goes on from there in the other number.
+"""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from accelerate.state import AcceleratorState
+from forking import fork_processes, wait
+from launching import free_port
+from mode_runs import GRPO, PPO, SETTINGS
+from peft import LoraConfig
+from tiny import ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a, skip_deepspeed_shared_memory
+
+from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+
+ADAM = {
+    "optim": "adamw_torch",
+    "weight_decay": 0.3,
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "max_steps": 4,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "gradient_accumulation_steps": 2,
+}
+RUNS = {
+    "grpo": (GRPOTrainer, GRPOConfig, GRPO, make_policy, False),
+    "grpo_lora": (GRPOTrainer, GRPOConfig, GRPO, make_policy, True),
+    "ppo": (PPOTrainer, PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_policy, False),
+    # The bias of Llama's critic is a parameter group of one element
+    "ppo_lora": (PPOTrainer, PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_llama, True),
+}
+CASES = [(stage, name) for stage in (1, 2, 3) for name in RUNS]
+
+
+def train(folder: Path, stage: int, name: str, processes: int, resumed: bool) -> None:
+    trainer_class, config_class, own, make_model, lora = RUNS[name]
+    size = 8 // processes
+    own = own | ADAM | {"per_device_train_batch_size": size}
+    if trainer_class is PPOTrainer:
+        own["mini_batch_size"] = size
+    kind = "resumed" if resumed else "straight"
+    config = config_class(output_dir=str(folder / f"{kind}_{stage}_{name}_{processes}"), **SETTINGS | own)
+    trainer = trainer_class(
+        make_model(),
+        share_of_a,
+        config,
+        train_dataset=make_prompts(48),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None,
+        rollout_engine=ScriptedEngine(config.temperature),
+    )
+    other = folder / f"straight_{stage}_{name}_{3 - processes}" / "checkpoint-2"
+    trainer.train(resume_from_checkpoint=str(other) if resumed else None)
+    if trainer.accelerator.state.deepspeed_plugin.zero_stage != stage or config.world_size != processes:
+        raise RuntimeError(f"{name} did not run under ZeRO-{stage} in {processes} processes")
+    trainer.save_model()
+
+
+def train_all(folder: Path, processes: int, resumed: bool, cases: list, rank: int) -> None:
+    if processes == 1:
+        alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        os.environ |= alone | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    skip_deepspeed_shared_memory()
+    for stage, name in cases:
+        AcceleratorState._reset_state()
+        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = str(stage)
+        train(folder, stage, name, processes, resumed)
+
+
+def main(folder: Path, cases: list) -> None:
+    os.environ |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "true"}
+    for resumed in (False, True):
+        for processes in (2, 1):
+            errors = folder / f"errors_{processes}_{resumed}"
+            errors.mkdir()
+            work = partial(train_all, folder, processes, resumed, cases)
+            statuses = wait(fork_processes(work, processes, errors=errors), timeout=300)
+            if any(statuses.values()):
+                raise RuntimeError("\n".join(path.read_text()[-3000:] for path in sorted(errors.iterdir())))
+
+
+if __name__ == "__main__":
+    wanted = [tuple(case.split("_", 1)) for case in sys.argv[2:]]
+    main(Path(sys.argv[1]), [(int(stage), name) for stage, name in wanted] or CASES)
