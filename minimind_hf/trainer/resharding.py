@@ -70,8 +70,8 @@ def _convert(checkpoint: Path, folder: Path) -> None:
     parts = len(list((checkpoint / tag).glob("*_optim_states.pt")))
     if parts != count:
         raise CheckpointError(
-            f"{checkpoint} holds {parts} of the {count} parts of its optimizer, the others are on other machines. Bring "
-            f"all together for another number of processes than {count}."
+            f"{checkpoint} holds {parts} of the {count} parts of its optimizer; the others are on other machines. Bring "
+            f"them together to go on with another number of processes than {count}."
         )
     logger.warning("%s: putting together what %d processes saved.", checkpoint, count)
     settings = Namespace(
@@ -118,14 +118,29 @@ def _load(engine: Any, folder: Path, tag: str) -> None:
     zero = engine.optimizer
     engine._config.load_universal_checkpoint = True
     try:
-        with _groups_held_here(zero):
+        with _groups_held_here(zero), _without_warnings():
             engine.load_checkpoint(str(folder), tag)
     finally:
         engine._config.load_universal_checkpoint = False
-    # ZeRO-3 has given every group the settings of the first, whose rate and decay are not the others'
+    # ZeRO-3 has given all groups one tensor to count their steps in, and the settings of the first group.
+    for state in zero.optimizer.state.values():
+        state["step"] = state["step"].clone()
     saved = torch.load(folder / tag / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
     for group, settings in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):
         group.update({name: value for name, value in settings.items() if name != "params"})
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """DeepSpeed warns that tensors are not split by rows or columns."""
+    from deepspeed.utils import logger as of_deepspeed
+
+    level = of_deepspeed.level
+    of_deepspeed.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        of_deepspeed.setLevel(level)
 
 
 @contextmanager

@@ -16,7 +16,15 @@ from forking import fork_processes, wait
 from launching import free_port
 from mode_runs import GRPO, PPO, SETTINGS
 from peft import LoraConfig
-from tiny import ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a, skip_deepspeed_shared_memory
+from tiny import (
+    ScriptedEngine,
+    make_llama,
+    make_policy,
+    make_prompts,
+    make_tokenizer,
+    share_of_a,
+    skip_deepspeed_shared_memory,
+)
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 
@@ -34,20 +42,21 @@ RUNS = {
     "grpo": (GRPOTrainer, GRPOConfig, GRPO, make_policy, False),
     "grpo_lora": (GRPOTrainer, GRPOConfig, GRPO, make_policy, True),
     "ppo": (PPOTrainer, PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_policy, False),
-    # The bias of Llama's critic is a parameter group of one element
+    # The bias of Llama's critic is a group of parameters of one element, of which one process holds only padding
     "ppo_lora": (PPOTrainer, PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_llama, True),
+    "sgd": (GRPOTrainer, GRPOConfig, {**GRPO, "optim": "sgd", "save_steps": 1, "max_steps": 2}, make_policy, False),
 }
-CASES = [(stage, name) for stage in (1, 2, 3) for name in RUNS]
+CASES = [(1, "ppo_lora"), (2, "grpo_lora"), (2, "ppo"), (3, "grpo"), (3, "ppo_lora"), (2, "sgd")]
 
 
 def train(folder: Path, stage: int, name: str, processes: int, resumed: bool) -> None:
     trainer_class, config_class, own, make_model, lora = RUNS[name]
     size = 8 // processes
-    own = own | ADAM | {"per_device_train_batch_size": size}
+    settings = SETTINGS | ADAM | own | {"per_device_train_batch_size": size}
     if trainer_class is PPOTrainer:
-        own["mini_batch_size"] = size
+        settings["mini_batch_size"] = size
     kind = "resumed" if resumed else "straight"
-    config = config_class(output_dir=str(folder / f"{kind}_{stage}_{name}_{processes}"), **SETTINGS | own)
+    config = config_class(output_dir=str(folder / f"{kind}_{stage}_{name}_{processes}"), **settings)
     trainer = trainer_class(
         make_model(),
         share_of_a,
@@ -57,8 +66,8 @@ def train(folder: Path, stage: int, name: str, processes: int, resumed: bool) ->
         peft_config=LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None,
         rollout_engine=ScriptedEngine(config.temperature),
     )
-    other = folder / f"straight_{stage}_{name}_{3 - processes}" / "checkpoint-2"
-    trainer.train(resume_from_checkpoint=str(other) if resumed else None)
+    checkpoint = folder / f"straight_{stage}_{name}_{3 - processes}" / f"checkpoint-{config.save_steps}"
+    trainer.train(resume_from_checkpoint=str(checkpoint) if resumed else None)
     if trainer.accelerator.state.deepspeed_plugin.zero_stage != stage or config.world_size != processes:
         raise RuntimeError(f"{name} did not run under ZeRO-{stage} in {processes} processes")
     trainer.save_model()
@@ -72,7 +81,12 @@ def train_all(folder: Path, processes: int, resumed: bool, cases: list, rank: in
     for stage, name in cases:
         AcceleratorState._reset_state()
         os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = str(stage)
-        train(folder, stage, name, processes, resumed)
+        try:
+            train(folder, stage, name, processes, resumed)
+        except (ValueError, RuntimeError) as error:
+            if name != "sgd" or not resumed:
+                raise
+            (folder / f"sgd_{processes}_{rank}.txt").write_text(f"{type(error).__name__}: {error}")
 
 
 def main(folder: Path, cases: list) -> None:
@@ -88,5 +102,4 @@ def main(folder: Path, cases: list) -> None:
 
 
 if __name__ == "__main__":
-    wanted = [tuple(case.split("_", 1)) for case in sys.argv[2:]]
-    main(Path(sys.argv[1]), [(int(stage), name) for stage, name in wanted] or CASES)
+    main(Path(sys.argv[1]), CASES)

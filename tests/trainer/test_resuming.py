@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from peft import LoraConfig
 from tiny import QUIET, ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOConfig, GRPOTrainer
-from minimind_hf.trainer.resuming import CheckpointError
+from minimind_hf.trainer.resuming import CheckpointError, Needs, check_whole
 
 LORA = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
 SETTINGS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "num_generations": 4, "steps_per_generation": 2}
@@ -54,6 +55,60 @@ def run(finished, tmp_path):
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory):
     return build(tmp_path_factory.mktemp("refusing"))
+
+
+def deepspeed_checkpoint(folder: Path, stage: int) -> Path:
+    shards = ["zero_pp_rank_0_mp_rank_00_model_states.pt" if stage == 3 else "mp_rank_00_model_states.pt"]
+    (folder / "global_step1").mkdir(parents=True)
+    for name in [
+        *shards,
+        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    ]:
+        torch.save({}, folder / "global_step1" / name)
+    (folder / "latest").write_text("global_step1")
+    (folder / "trainer_state.json").write_text("{}")
+    for rank in range(2):
+        torch.save({"world_size": 2}, folder / f"rollout_state_{rank}.pt")
+        torch.save({}, folder / f"rng_state_{rank}.pth")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stage", "needs", "said"),
+    [
+        (
+            2,
+            Needs(DistributedType.MULTI_GPU),
+            "written under ZeRO-1 or ZeRO-2, and .* under no DeepSpeed .*zero2.yaml",
+        ),
+        (3, Needs(DistributedType.NO), "written under ZeRO-3, and .* under no DeepSpeed .*zero3.yaml"),
+        (2, Needs(DistributedType.DEEPSPEED, zero_stage=3), "under ZeRO-1 or ZeRO-2, and .* under ZeRO-3,"),
+        (3, Needs(DistributedType.DEEPSPEED, zero_stage=1), "written under ZeRO-3, and .* under ZeRO-1,"),
+    ],
+)
+def test_an_optimizer_of_another_mode_is_refused(tmp_path, stage, needs, said):
+    with pytest.raises(CheckpointError, match=said + ".*as a model"):
+        check_whole(deepspeed_checkpoint(tmp_path / "checkpoint-1", stage), needs)
+
+
+def test_deepspeed_does_not_go_on_from_a_run_without(finished):
+    with pytest.raises(CheckpointError, match="written under no DeepSpeed, and .* under ZeRO-2.*ddp.yaml"):
+        check_whole(finished / "checkpoint-2", Needs(DistributedType.DEEPSPEED, zero_stage=2))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_parts_of_deepspeed_are_looked_at(tmp_path, stage):
+    folder = deepspeed_checkpoint(tmp_path / "checkpoint-1", stage)
+    needs = Needs(DistributedType.DEEPSPEED, zero_stage=stage)
+    check_whole(folder, needs)
+    part = folder / "global_step1" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="global_step1/zero_pp_rank_1.* cannot be read"):
+        check_whole(folder, needs)
+    part.unlink()
+    with pytest.raises(FileNotFoundError, match="global_step1/zero_pp_rank_1_mp_rank_00_optim_states.pt is missing"):
+        check_whole(folder, needs)
 
 
 FILES = (

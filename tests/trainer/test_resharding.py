@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint of DeepSpeed in another number of processes: the run goes on as the one that was never stopped."""
+
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from launching import HERE
+from resharding_worker import CASES
+from safetensors.torch import load_file
+
+from minimind_hf.trainer.checkpoints import ROLLOUT_STATE
+from minimind_hf.trainer.resharding import _check_parameters, load_resharded
+from minimind_hf.trainer.resuming import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
+    folder = tmp_path_factory.mktemp("resharding")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
+    command = [sys.executable, str(HERE / "resharding_worker.py"), str(folder)]
+    done = subprocess.run(command, env=environment, timeout=580, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    found = [path.relative_to(folder) for path in folder.rglob("*model.safetensors")]
+    files = [path for path in found if not path.parts[0].startswith("checkpoint-")]
+    return {f"{path} {name}": tensor for path in files for name, tensor in load_file(folder / path).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("stage", "name"), [case for case in CASES if case[1] != "sgd"])
+def test_the_run_goes_on_as_if_it_had_never_stopped(finished, stage, name, processes):
+    resumed = weights(finished / f"resumed_{stage}_{name}_{processes}")
+    straight = weights(finished / f"straight_{stage}_{name}_{3 - processes}")
+    stopped = weights(finished / f"straight_{stage}_{name}_{3 - processes}" / "checkpoint-2")
+    assert resumed.keys() == straight.keys() == stopped.keys() and resumed
+    assert ("critic" in " ".join(resumed)) == name.startswith("ppo")
+    for key, tensor in straight.items():
+        torch.testing.assert_close(resumed[key], tensor, atol=1e-6, rtol=0, msg=key)
+    assert max((straight[key] - stopped[key]).abs().max() for key in straight) > 1e-3
+    left = {path.name for path in (finished / f"straight_{stage}_{name}_{3 - processes}" / "checkpoint-2").iterdir()}
+    assert not any("universal" in file for file in left)
+    assert not (finished / f"resumed_{stage}_{name}_{processes}" / "_saving").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_cannot_be_converted_ends_all_processes(finished):
+    alone, first, second = [(finished / f"sgd_{name}.txt").read_text() for name in ("1_0", "2_0", "2_1")]
+    for said, count in ((alone, 2), (first, 1)):
+        assert re.match(f"CheckpointError: .*was written by {count} processes.*could not convert it.*exp_avg", said)
+    assert re.match("RuntimeError: .*converting the checkpoint failed in 1 of 2.*process 0: CheckpointError", second)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "checkpoint-1"
+    (folder / "global_step1").mkdir(parents=True)
+    (folder / "latest").write_text("global_step1")
+    torch.save({"world_size": 2}, folder / ROLLOUT_STATE.format(rank=0))
+    return folder
+
+
+def test_parts_on_another_machine_are_missed(checkpoint, tmp_path):
+    (checkpoint / "global_step1" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    alone = SimpleNamespace(num_processes=1, is_main_process=True)
+    with pytest.raises(CheckpointError, match="holds 1 of the 2 parts"):
+        load_resharded(None, checkpoint, tmp_path / "run", alone)
+
+
+def test_other_parameters_are_named(tmp_path):
+    for name in ("0.weight", "2.weight"):
+        (tmp_path / "zero" / name).mkdir(parents=True)
+        (tmp_path / "zero" / name / "exp_avg.pt").touch()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).requires_grad_(False))
+    with pytest.raises(CheckpointError, match="other parameters: 0.bias only here, 2.weight only there"):
+        _check_parameters(tmp_path, model, "checkpoint-1")
