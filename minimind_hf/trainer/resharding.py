@@ -70,8 +70,8 @@ def _convert(checkpoint: Path, folder: Path) -> None:
     parts = len(list((checkpoint / tag).glob("*_optim_states.pt")))
     if parts != count:
         raise CheckpointError(
-            f"{checkpoint} holds {parts} of the {count} parts of its optimizer; the others are on other machines. Bring "
-            f"them together to go on with another number of processes than {count}."
+            f"{checkpoint} holds {parts} of the {count} parts of its optimizer; others are on other machines. Bring "
+            f"them together to go on in another number of processes than {count}."
         )
     logger.warning("%s: putting together what %d processes saved.", checkpoint, count)
     settings = Namespace(
@@ -146,23 +146,22 @@ def _without_warnings() -> Iterator[None]:
 @contextmanager
 def _groups_held_here(zero: Any) -> Iterator[None]:
     """Leaves out groups so small that this process's part is nothing but padding, on which ZeRO-1 and 2 fail."""
-    groups = getattr(zero, "bit16_groups", None)
-    if groups is None:
+    name = next((name for name in ("bit16_groups", "bf16_groups") if hasattr(zero, name)), None)
+    if name is None:
         yield
         return
-    settings = zero.optimizer.param_groups
-    is_held = [any(parameter._hp_mapping is not None for parameter in group) for group in groups]
-    zero.bit16_groups = [group for group, held in zip(groups, is_held, strict=True) if held]
-    zero.optimizer.param_groups = [group for group, held in zip(settings, is_held, strict=True) if held]
+    groups, settings = getattr(zero, name), zero.optimizer.param_groups
+    held = [number for number, group in enumerate(groups) if any(one._hp_mapping is not None for one in group)]
+    setattr(zero, name, [groups[number] for number in held])
+    zero.optimizer.param_groups = [settings[number] for number in held]
     try:
         yield
     finally:
-        zero.bit16_groups, zero.optimizer.param_groups = groups, settings
+        setattr(zero, name, groups)
+        zero.optimizer.param_groups = settings
     state = zero.optimizer.state
-    for group, held in zip(settings, is_held, strict=True):
-        if not held:  # padding, at the same step as all else
-            (padding,) = group["params"]
-            state[padding] = {
-                name: torch.zeros_like(padding) if value.dim() else value.clone()
-                for name, value in next(iter(state.values())).items()
-            }
+    parts = [group["params"][0] for group in settings]  # one flat tensor each
+    like = state[parts[held[0]]] if held else {}
+    for number in set(range(len(parts))) - set(held):  # no moments, and at the step of all else
+        part = parts[number]
+        state[part] = {key: torch.zeros_like(part) if value.dim() else value.clone() for key, value in like.items()}
