@@ -146,8 +146,8 @@ def _check_kind(folder: Path, needs: Needs) -> None:
         now = f"ZeRO-{needs.zero_stage}" if uses_deepspeed else f"no DeepSpeed ({needs.mode.value})"
         raise CheckpointError(
             f"{folder} was written under {written}, and this run is under {now}, which keeps the optimizer in another "
-            f"way. Resume as it was written (accelerate_configs/{use}.yaml), with any number of processes, or start "
-            "from the folder as a model (--model_name_or_path), with a fresh optimizer."
+            f"way. Resume as it was written (accelerate_configs/{use}.yaml, with any --num_processes), or start from "
+            "the folder as a model (--model_name_or_path), with a fresh optimizer."
         )
 
 

@@ -71,6 +71,10 @@ def train(folder: Path, stage: int, name: str, processes: int, resumed: bool) ->
     if trainer.accelerator.state.deepspeed_plugin.zero_stage != stage or config.world_size != processes:
         raise RuntimeError(f"{name} did not run under ZeRO-{stage} in {processes} processes")
     trainer.save_model()
+    if resumed and not lora:
+        trainer.state.best_model_checkpoint = str(checkpoint)
+        trainer._load_best_model()
+        trainer.save_model(f"{config.output_dir}/best")
 
 
 def train_all(folder: Path, processes: int, resumed: bool, cases: list, rank: int) -> None:

@@ -32,7 +32,7 @@ def finished(tmp_path_factory):
 
 def weights(folder) -> dict[str, torch.Tensor]:
     found = [path.relative_to(folder) for path in folder.rglob("*model.safetensors")]
-    files = [path for path in found if not path.parts[0].startswith("checkpoint-")]
+    files = [path for path in found if not path.parts[0].startswith(("checkpoint-", "best"))]
     return {f"{path} {name}": tensor for path in files for name, tensor in load_file(folder / path).items()}
 
 
@@ -52,6 +52,17 @@ def test_the_run_goes_on_as_if_it_had_never_stopped(finished, stage, name, proce
     left = {path.name for path in (finished / f"straight_{stage}_{name}_{3 - processes}" / "checkpoint-2").iterdir()}
     assert not any("universal" in file for file in left)
     assert not (finished / f"resumed_{stage}_{name}_{processes}" / "_saving").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("stage", "name"), [(2, "ppo"), (3, "grpo")])
+def test_the_best_model_may_be_of_another_number_of_processes(finished, stage, name, processes):
+    best = weights(finished / f"resumed_{stage}_{name}_{processes}" / "best")
+    saved = weights(finished / f"straight_{stage}_{name}_{3 - processes}" / "checkpoint-2")
+    assert best.keys() == saved.keys() and best
+    assert all(torch.equal(best[key], tensor) for key, tensor in saved.items())
 
 
 @pytest.mark.slow
