@@ -28,8 +28,9 @@ class Norm:
 
     floor: Tensor
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self.floor)
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self.floor)
+        return torch.div(x, length, out=out)
 
 
 @dataclass
@@ -43,18 +44,20 @@ class HeadNorm:
     norm: Norm
     weight: Tensor
 
-    def __call__(self, heads: Tensor) -> Tensor:
-        return self.norm(heads).mul_(self.weight)
+    def __call__(self, heads: Tensor, out: Tensor) -> Tensor:
+        return self.norm(heads, out).mul_(self.weight)
 
 
 @dataclass
 class MLP:
-    gate: PackedLinear
-    up: PackedLinear
+    """One product for gate and up: calling oneDNN costs as much as activation and multiplication of a few rows."""
+
+    gate_up: PackedLinear
     down: PackedLinear
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.up.times(x, self.gate.silu(x)))
+        gate, up = self.gate_up(x).view(len(x), 2, -1).unbind(1)
+        return self.down(F.silu(gate).mul_(up))
 
 
 @dataclass
@@ -202,21 +205,18 @@ def _head_norm(attention: nn.Module) -> HeadNorm:
 
 
 def _pack_mlp(mlp: nn.Module, packer: Packer, scale: Tensor) -> MLP:
+    gate, up = mlp.gate_proj, mlp.up_proj
     return MLP(
-        gate=_pack_linear(packer, mlp.gate_proj, scale),
-        up=_pack_linear(packer, mlp.up_proj, scale),
+        gate_up=packer.pack([linear_weight(gate), linear_weight(up)], [gate.bias, up.bias], scale),
         down=_pack_linear(packer, mlp.down_proj),
     )
 
 
 def _pack_experts(block: nn.Module, packer: Packer, scale: Tensor) -> Experts:
-    experts = []
-    for gate_up, down in zip(block.experts.gate_up_proj, block.experts.down_proj, strict=True):
-        gate, up = gate_up.chunk(2)
-        experts.append(MLP(packer.pack([gate], scale=scale), packer.pack([up], scale=scale), packer.pack([down])))
+    weights = zip(block.experts.gate_up_proj, block.experts.down_proj, strict=True)
     return Experts(
         router=(block.gate.weight.detach() * scale).to(packer.dtype),
-        experts=experts,
+        experts=[MLP(packer.pack([gate_up], scale=scale), packer.pack([down])) for gate_up, down in weights],
         top_k=block.gate.top_k,
         renormalise=block.gate.norm_topk_prob,
     )

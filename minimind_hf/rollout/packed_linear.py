@@ -34,18 +34,6 @@ class PackedLinear:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return F.linear(x, self.weight, self.bias)
 
-    def silu(self, x: Tensor) -> Tensor:
-        """Returns `silu(self(x))`."""
-        if self.packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "swish", [], "")
-        return F.silu(F.linear(x, self.weight, self.bias))
-
-    def times(self, x: Tensor, factor: Tensor) -> Tensor:
-        """Returns `self(x) * factor`."""
-        if self.packed:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, factor, self.weight, self.bias, "mul")
-        return F.linear(x, self.weight, self.bias) * factor
-
 
 class Packer:
     """Makes packed layers of one dtype. Weights are joined and converted in one buffer that all layers share."""
