@@ -36,6 +36,7 @@ from ..algorithms import total_rewards
 from ..data import check_tokenizer
 from ..forward.layouts import choose_layout
 from ..forward.linear import use_onednn
+from ..forward.norm import use_lean_norms
 from ..forward.signature import unwrap
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
@@ -175,6 +176,7 @@ class RLTrainer(EvaluatingTrainer):
         """Gives the policy the fast paths that it can have, and returns the layout to score completions in."""
         if args.device.type == "cpu" and not args.torch_compile:
             use_onednn(policy)
+            use_lean_norms(policy)
         with whole_weights(policy):
             layout, reason = choose_layout(args.forward_layout, policy, self._router_loss_coefficient > 0)
         if reason is not None:

@@ -23,6 +23,7 @@ from ..algorithms import (
 )
 from ..forward.layouts import score_completions
 from ..forward.linear import use_onednn
+from ..forward.norm import use_lean_norms
 from .actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
 from .base import RLTrainer
 from .config import PPOConfig
@@ -81,6 +82,7 @@ class PPOTrainer(RLTrainer):
             model = ActorCritic(policy, critic, self.layout)
         if args.device.type == "cpu" and not args.torch_compile:
             use_onednn(model)
+            use_lean_norms(model)
         return model
 
     def _policy_of(self, model: ActorCritic) -> PreTrainedModel:
