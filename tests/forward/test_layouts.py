@@ -21,6 +21,7 @@ from transformers import (
 from minimind_hf.forward import block_attention, scoring_head
 from minimind_hf.forward.layouts import choose_layout, score_completions
 from minimind_hf.forward.linear import use_onednn
+from minimind_hf.forward.norm import use_lean_norms
 from minimind_hf.forward.shared_prompt import pack
 
 SHAPE = {
@@ -255,6 +256,7 @@ def test_onednn_and_layout_together_survive_a_copy():
     model, batch = make_policy(), ragged_batch()
     plain, expected, mask = gradients(model, batch, "padded")
     use_onednn(model)
+    use_lean_norms(model)
     choose_layout("shared_prompt", model, False)
     twin = copy.deepcopy(model)
     with torch.no_grad():
