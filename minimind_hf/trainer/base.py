@@ -71,7 +71,7 @@ from .rollouts import Rollouts
 from .run_callback import RunCallback
 from .run_lock import only_run_in
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
-from .sharding import check_mode, whole_weights
+from .sharding import check_mode, keep_optimizer, whole_weights
 from .step_watch import StepWatch
 from .termination import ending_in_order
 from .text_measures import repetition, thinking_closed
@@ -330,6 +330,11 @@ class RLTrainer(EvaluatingTrainer):
         )
 
     # Into the Trainer: training
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        optimizer = super().create_optimizer(model)
+        keep_optimizer(self.accelerator, optimizer)
+        return optimizer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """As in transformers. A rollout server that is gone for good ends the run, with a checkpoint."""

@@ -8,6 +8,7 @@ the model. Copies (reference, critic) are made before the wrapping, from whole w
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
@@ -57,6 +58,17 @@ def check_mode(accelerator: Accelerator) -> None:
             "sharded, while reference and critic are copied from them before. Set it to false, as in "
             "accelerate_configs/fsdp2.yaml."
         )
+
+
+def keep_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer) -> None:
+    """Has DeepSpeed's offload run the optimizer that was asked for.
+
+    accelerate puts DeepSpeed's own Adam for CPUs in the place of any optimizer of which it knows no version for CPUs.
+    Adam and AdamW are the same there, and faster.
+    """
+    plugin = accelerator.state.deepspeed_plugin
+    if plugin is not None and type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+        plugin.deepspeed_config.setdefault("zero_force_ds_cpu_optimizer", False)
 
 
 def is_zero3(accelerator: Accelerator) -> bool:

@@ -23,6 +23,7 @@ def result_of(trainer) -> dict:
         "world_size": trainer.args.world_size,
         "wrapped": [kind.__name__ for kind in type(trainer.model_wrapped).__mro__],
         "zero_stage": plugin.zero_stage if plugin else None,
+        "updated_by": type(trainer.deepspeed.optimizer.optimizer).__name__ if plugin else None,
         "log": trainer.state.log_history,
     }
 
