@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,19 +21,35 @@ def launch(worker: str, *arguments: str, config: str = "ddp", timeout: int = 500
         config (`str`): Name of the config, without its ending.
         timeout (`int`): Seconds after which all its processes are killed and `subprocess.TimeoutExpired` is raised.
     """
+    return _wait(_start(config, ["--main_process_port", str(free_port())], worker, arguments), timeout)
+
+
+def launch_two_machines(worker: str, *arguments: str, timeout: int = 500) -> list[subprocess.CompletedProcess]:
+    """The same by a launcher for each of two "machines" of one process, which find each other on this one."""
+    place = ["--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
+    started = [
+        _start("two_machines", ["--machine_rank", str(machine), *place], worker, arguments) for machine in range(2)
+    ]
+    return [_wait(each, timeout) for each in started]
+
+
+def _start(config: str, options: list[str], worker: str, arguments: Sequence[str]) -> subprocess.Popen:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / f"{config}.yaml")]
-    command += ["--main_process_port", str(free_port()), str(HERE / worker), *arguments]
+    command += [*options, str(HERE / worker), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
-    started = subprocess.Popen(
+    return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+
+
+def _wait(started: subprocess.Popen, timeout: int) -> subprocess.CompletedProcess:
     try:
         output, errors = started.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(started.pid, 9)
         raise
-    return subprocess.CompletedProcess(command, started.returncode, output, errors)
+    return subprocess.CompletedProcess(started.args, started.returncode, output, errors)
 
 
 def cause(done: subprocess.CompletedProcess) -> str:

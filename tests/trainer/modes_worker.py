@@ -21,6 +21,7 @@ def result_of(trainer) -> dict:
     return {
         "distributed_type": accelerator.distributed_type.value,
         "world_size": trainer.args.world_size,
+        "local_world_size": int(os.environ["LOCAL_WORLD_SIZE"]),
         "wrapped": [kind.__name__ for kind in type(trainer.model_wrapped).__mro__],
         "zero_stage": plugin.zero_stage if plugin else None,
         "updated_by": type(trainer.deepspeed.optimizer.optimizer).__name__ if plugin else None,

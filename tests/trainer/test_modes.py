@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from launching import cause, launch
+from launching import cause, launch, launch_two_machines
 from mode_runs import BROKEN, EXACT, RESUMED, RUNS, forget_precision, run
 from peft import PeftModel
 from safetensors.torch import load_file
@@ -126,3 +126,12 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
 
     _, info = AutoModelForTokenClassification.from_pretrained(tmp_path / "ppo" / "critic", output_loading_info=True)
     assert not any(info[keys] for keys in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+
+
+def test_two_machines_equal_one_process(alone, tmp_path):
+    for done in launch_two_machines("modes_worker.py", str(tmp_path), "grpo"):
+        assert done.returncode == 0, cause(done)
+    for process in range(2):
+        result = json.loads((tmp_path / f"grpo_{process}.json").read_text())
+        assert (result["distributed_type"], result["world_size"], result["local_world_size"]) == ("MULTI_CPU", 2, 1)
+    assert_close(weights(tmp_path / "grpo"), weights(alone / "grpo"), 1e-6)
