@@ -6,6 +6,7 @@ its moments together, in a folder of the run that is deleted when every process 
 the checkpoint itself stays as it is.
 """
 
+import copy
 import io
 import shutil
 from argparse import Namespace
@@ -122,12 +123,18 @@ def _load(engine: Any, folder: Path, tag: str) -> None:
             engine.load_checkpoint(str(folder), tag)
     finally:
         engine._config.load_universal_checkpoint = False
-    # ZeRO-3 has given all groups one tensor to count their steps in, and the settings of the first group.
-    for state in zero.optimizer.state.values():
-        state["step"] = state["step"].clone()
     saved = torch.load(folder / tag / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
-    for group, settings in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):
-        group.update({name: value for name, value in settings.items() if name != "params"})
+    _repair(zero.optimizer, saved["param_groups"])
+
+
+def _repair(optimizer: torch.optim.Optimizer, settings: list[dict]) -> None:
+    """Undoes what ZeRO-3 does: all groups count their steps in one tensor, and have the settings of the first."""
+    for group, saved in zip(optimizer.param_groups, settings, strict=True):
+        group.update({name: value for name, value in saved.items() if name != "params"})
+    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    for part, state in optimizer.state.items():
+        step = copy.deepcopy(state["step"])  # a number in DeepSpeed's own Adam
+        state["step"] = step.to(part.device) if on_device else step
 
 
 @contextmanager
@@ -164,4 +171,7 @@ def _groups_held_here(zero: Any) -> Iterator[None]:
     like = state[parts[held[0]]] if held else {}
     for number in set(range(len(parts))) - set(held):  # no moments, and at the step of all else
         part = parts[number]
-        state[part] = {key: torch.zeros_like(part) if value.dim() else value.clone() for key, value in like.items()}
+        state[part] = {
+            key: torch.zeros_like(part) if torch.is_tensor(value) and value.dim() else copy.deepcopy(value)
+            for key, value in like.items()
+        }

@@ -143,7 +143,7 @@ def _check_kind(folder: Path, needs: Needs) -> None:
     else:
         return
     if not fits:
-        now = f"ZeRO-{needs.zero_stage}" if uses_deepspeed else f"no DeepSpeed ({needs.mode.value})"
+        now = f"ZeRO-{needs.zero_stage}" if uses_deepspeed else "no DeepSpeed"
         raise CheckpointError(
             f"{folder} was written under {written}, and this run is under {now}, which keeps the optimizer in another "
             f"way. Resume as it was written (accelerate_configs/{use}.yaml, with any --num_processes), or start from "

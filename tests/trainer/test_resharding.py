@@ -14,7 +14,7 @@ from resharding_worker import CASES
 from safetensors.torch import load_file
 
 from minimind_hf.trainer.checkpoints import ROLLOUT_STATE
-from minimind_hf.trainer.resharding import _check_parameters, load_resharded
+from minimind_hf.trainer.resharding import _check_parameters, _repair, load_resharded
 from minimind_hf.trainer.resuming import CheckpointError
 
 
@@ -97,3 +97,19 @@ def test_other_parameters_are_named(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).requires_grad_(False))
     with pytest.raises(CheckpointError, match="other parameters: 0.bias only here, 2.weight only there"):
         _check_parameters(tmp_path, model, "checkpoint-1")
+
+
+@pytest.mark.parametrize("step", [torch.tensor(3.0), 3])
+def test_each_group_counts_its_own_steps_and_keeps_its_settings(step):
+    first, second = (torch.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = torch.optim.AdamW([{"params": [first], "weight_decay": 0.1}, {"params": [second], "lr": 0.2}])
+    settings = optimizer.state_dict()["param_groups"]
+    optimizer.param_groups[1].update(lr=optimizer.param_groups[0]["lr"], weight_decay=0.1)
+    for part in (first, second):
+        optimizer.state[part] = {"step": step, "exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}
+    _repair(optimizer, settings)
+    for part in (first, second):
+        optimizer.state[part]["step"] += 1
+    assert [float(optimizer.state[part]["step"]) for part in (first, second)] == [4, 4]
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(1e-3, 0.1), (0.2, 0.01)]
+    assert [group["params"] for group in optimizer.param_groups] == [[first], [second]]

@@ -80,9 +80,9 @@ def deepspeed_checkpoint(folder: Path, stage: int) -> Path:
         (
             2,
             Needs(DistributedType.MULTI_GPU),
-            "written under ZeRO-1 or ZeRO-2, and .* under no DeepSpeed .*zero2.yaml",
+            "written under ZeRO-1 or ZeRO-2, and .* under no DeepSpeed,.*zero2.yaml",
         ),
-        (3, Needs(DistributedType.NO), "written under ZeRO-3, and .* under no DeepSpeed .*zero3.yaml"),
+        (3, Needs(DistributedType.NO), "written under ZeRO-3, and .* under no DeepSpeed,.*zero3.yaml"),
         (2, Needs(DistributedType.DEEPSPEED, zero_stage=3), "under ZeRO-1 or ZeRO-2, and .* under ZeRO-3,"),
         (3, Needs(DistributedType.DEEPSPEED, zero_stage=1), "written under ZeRO-3, and .* under ZeRO-1,"),
     ],
