@@ -21,11 +21,11 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
     """
     text = os.fspath(name)
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         check_weights(path)
         if (path / ADAPTER_CONFIG_NAME).is_file():
             check_model_path(_base_of(path), f"base of the adapter {text}")
-    elif path.exists():
+    elif text and path.exists():
         raise ValueError(f"The {what} {text!r} is a file. Give the folder that it is in.")
     elif text.startswith((".", "/", "~")) or text.count("/") > 1 or not text:
         raise ValueError(

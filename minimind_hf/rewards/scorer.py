@@ -28,6 +28,8 @@ from .rules import completion_text
 
 _EXCERPT = 200
 
+_LARGEST = torch.finfo(torch.float32).max
+
 
 class RewardScorer:
     """Calls reward functions and collects their signals.
@@ -310,8 +312,10 @@ def _one_each(what: str, values: Any, count: int, default: Any) -> list[Any]:
 
 def _check_weights(weights: list[float]) -> torch.Tensor:
     for weight in weights:
-        if not isinstance(weight, (Real, torch.Tensor)) or not math.isfinite(weight):
-            raise RewardError(f"The weight {weight!r} is no finite number. Give one number per reward function.")
+        if not isinstance(weight, (Real, torch.Tensor)) or not abs(weight) <= _LARGEST:
+            raise RewardError(
+                f"The weight {weight!r} is no finite number (in float32). Give one number per reward function."
+            )
     if not any(weights):
         raise RewardError(
             f"The weights are {[float(weight) for weight in weights]}: with all of them 0 every reward is 0, and "

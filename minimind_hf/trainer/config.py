@@ -16,7 +16,7 @@ from ..rollout import WEIGHT_SYNCS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
 from ..rollout.torch_engine import PATHS as TORCH_ENGINE_PATHS
 from .engine_settings import ReplaceDefault, check_engine_settings
-from .number_fields import check_numbers
+from .number_fields import check_numbers, check_switches
 from .publishing import without_secrets
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -90,7 +90,7 @@ class RLConfig(TrainingArguments):
     max_completion_length: int = _field(256, "Tokens after which a completion is cut.")
     temperature: float = _field(0.8, "Sampling temperature; log-probabilities are scored at it too.")
     top_p: float = _field(1.0, "Only 1.0: see the error for why.")
-    top_k: int = _field(0, "Only 0: see the error for why.")
+    top_k: int | None = _field(0, "Only 0: see the error for why.")
     min_p: float | None = _field(None, "Only unset or 0: see the error for why.")
     repetition_penalty: float = _field(1.0, "Only 1.0: see the error for why.")
     generation_batch_size: int | None = _field(
@@ -179,7 +179,9 @@ class RLConfig(TrainingArguments):
     debug_interval: int = _field(20, "Steps between two debug prints.")
 
     def __post_init__(self):
+        self._require_a_bound()
         check_numbers(self)
+        check_switches(self)
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
         super().__post_init__()
@@ -199,6 +201,13 @@ class RLConfig(TrainingArguments):
         """What trackers are told of the settings: no token either, not in `model_init_kwargs`."""
         return without_secrets(super().to_dict())
 
+    def _require_a_bound(self) -> None:
+        if self.max_completion_length is None:
+            raise ValueError(
+                "max_completion_length is None, but a rollout needs a bound. Give a number of tokens; with the "
+                "prompts it must fit into the model's context."
+            )
+
     def _check_bounds(self) -> None:
         _choice("overlong_prompts", self.overlong_prompts, OVERLONG_PROMPTS)
         _choice("rollout_dtype", self.rollout_dtype, (None, *ROLLOUT_DTYPES))
@@ -206,11 +215,6 @@ class RLConfig(TrainingArguments):
         _choice("forward_layout", self.forward_layout, LAYOUTS)
         _share("thinking_ratio", self.thinking_ratio)
         _share("system_prompt_ratio", self.system_prompt_ratio)
-        if self.max_completion_length is None:
-            raise ValueError(
-                "max_completion_length is None, but a rollout needs a bound. Give a number of tokens; with the "
-                "prompts it must fit into the model's context."
-            )
         counts = ("max_completion_length", "num_generations", "max_batch_rows", "debug_interval")
         for name in (*counts, "per_device_train_batch_size", "gradient_accumulation_steps"):
             _at_least(name, getattr(self, name), 1)
@@ -305,6 +309,7 @@ class RLConfig(TrainingArguments):
         """Settles how many completions make a rollout, and refuses rollouts that split a group."""
         per_step = self.per_device_train_batch_size * self.world_size
         if self.generation_batch_size is not None:
+            _at_least("generation_batch_size", self.generation_batch_size, 1)
             if self.generation_batch_size % per_step:
                 raise ValueError(
                     f"generation_batch_size ({self.generation_batch_size}) must be a multiple of "

@@ -37,7 +37,10 @@ def resolve_generation_kwargs(args: Any) -> None:
     """
     given = args.generation_kwargs
     if isinstance(given, str):
-        given = args.generation_kwargs = json.loads(given)
+        try:
+            given = args.generation_kwargs = json.loads(given)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"generation_kwargs is no JSON object ({error}): {given!r}.") from error
     if given is None:
         return
     if not isinstance(given, dict):

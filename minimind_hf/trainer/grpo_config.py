@@ -82,7 +82,8 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
     ref_model_sync_steps: int = _field(512, "Steps between two times.")
 
     def __post_init__(self):
-        self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)
+        if isinstance(self.scale_rewards, bool):
+            self.scale_rewards = "group" if self.scale_rewards else "none"
         resolve_generation_kwargs(self)
         self._refuse_unsupported()  # before types are checked: whatever the value, the field has no effect
         super().__post_init__()

@@ -464,8 +464,9 @@ def test_weights_that_are_all_zero_are_refused():
 def test_weights_that_do_not_fit():
     with pytest.raises(RewardError, match="There are 2 reward functions but 3 weights"):
         RewardScorer([characters, "length"], [1.0, 2.0, 3.0])
-    with pytest.raises(RewardError, match="The weight nan is no finite number"):
-        RewardScorer([characters], [math.nan])
+    for weight in (math.nan, 1e39, 10**400, "1"):
+        with pytest.raises(RewardError, match=re.escape(f"The weight {weight!r} is no finite number")):
+            RewardScorer([characters], [weight])
 
 
 def test_a_model_without_a_tokenizer(make_classifier):

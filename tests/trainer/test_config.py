@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import HfArgumentParser, get_scheduler
 
-from minimind_hf import GRPOConfig
+from minimind_hf import GRPOConfig, PPOConfig
 from minimind_hf.trainer.generation_kwargs import eos_of
 from minimind_hf.trainer.inputs import make_engine
 
@@ -51,6 +51,13 @@ REFUSED = [
     ({"num_generations": "2"}, "num_generations must be a whole number, got '2' of type str"),
     ({"num_iterations": True}, "num_iterations must be a whole number, got True"),
     ({"beta": "0.1"}, "beta must be a number, got '0.1'"),
+    ({"beta": None}, "beta must be a number, got None"),
+    ({"num_iterations": None}, "num_iterations must be a whole number, got None"),
+    ({"log_completions": "false"}, "log_completions must be True or False, got 'false' of type str"),
+    ({"shuffle_dataset": None}, "shuffle_dataset must be True or False, got None"),
+    ({"generation_batch_size": 0}, "generation_batch_size must be at least 1, got 0"),
+    ({"generation_kwargs": "x"}, "generation_kwargs is no JSON object .*'x'"),
+    ({"scale_rewards": ["group"]}, "scale_rewards must be one of"),
     ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
     ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, got 0"),
     ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, got 0"),
@@ -83,6 +90,9 @@ def test_lists_of_numbers_come_through_the_parser(tmp_path):
     (config,) = HfArgumentParser(GRPOConfig).parse_args_into_dataclasses(arguments)
     assert config.reward_weights == [3.0, 1.0]
     assert config.max_prompt_length == 7
+    HfArgumentParser(PPOConfig)
+    # Parsers change what the fields of a class say of their types.
+    assert PPOConfig(output_dir=str(tmp_path), use_cpu=True, early_stop_kl=None, top_k=None).early_stop_kl is None
 
 
 def test_defaults_are_those_of_the_design(tmp_path):
