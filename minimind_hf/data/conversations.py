@@ -16,6 +16,7 @@ Messages = list[dict[str, Any]]
 
 PROMPT_COLUMNS = ("prompt", "conversations")
 NOT_PASSED_ON = (*PROMPT_COLUMNS, "messages")
+OWN_TEMPLATE_ARGUMENTS = ("conversation", "tools", "tokenize", "add_generation_prompt", "continue_final_message")
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -54,6 +55,12 @@ def prompt_column(columns: Iterable[str]) -> str:
         PromptError: If neither is there, or a column bears a name that reward functions use for something else.
     """
     columns = list(columns)
+    others = [name for name in columns if not isinstance(name, str)]
+    if others:
+        raise PromptError(
+            f"The data set has a column named {others[0]!r}, a {type(others[0]).__name__}. Columns travel to reward "
+            "functions as arguments: name each by a text."
+        )
     reserved = [name for name in columns if name in RESERVED_COLUMNS]
     if reserved:
         raise PromptError(
@@ -88,6 +95,7 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
     if column == "prompt" and isinstance(value, str):
         if not value:
             raise PromptError(f"{where}: `prompt` is an empty string. Remove the row or give it a text.")
+        _check_text(value, f"{where}: `prompt`")
         return ParsedPrompt(value, None, {})
     expected = "a list of messages" if column == "conversations" else "a string or a list of messages"
     if not isinstance(value, list) or not value:
@@ -105,7 +113,29 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
             f"{[message['role'] for message in messages]}. It needs at least one user turn."
         )
     tools = _take_tools(messages, where)
-    return ParsedPrompt(messages, tools, dict(_without_none(row.get("chat_template_kwargs") or {})))
+    kwargs = check_template_kwargs(row.get("chat_template_kwargs"), f"{where}: `chat_template_kwargs`")
+    return ParsedPrompt(messages, tools, kwargs)
+
+
+def check_template_kwargs(value: Any, where: str) -> dict[str, Any]:
+    """Checks arguments for a chat template, and returns those that say something.
+
+    Raises:
+        PromptError: If it is no dictionary, or says what the rendering decides itself.
+    """
+    if not isinstance(value, Mapping | None):
+        raise PromptError(
+            f"{where} is {_excerpt(value)}, expected an object such as "
+            '{"enable_thinking": false}. Correct or remove it.'
+        )
+    given = dict(_without_none(value or {}))
+    for name in OWN_TEMPLATE_ARGUMENTS:
+        if name in given:
+            raise PromptError(
+                f"{where} holds {name!r} ({_excerpt(given[name])}), which is decided by how prompts are rendered. "
+                "Remove it; it is for variables of the template."
+            )
+    return given
 
 
 def parse_messages(value: Any, where: str) -> tuple[Messages, list[dict] | None]:
@@ -160,6 +190,12 @@ def _parse_message(message: Any, where: str) -> dict[str, Any]:
         )
     if isinstance(message.get("tool_calls"), str):
         message["tool_calls"] = _decode(message["tool_calls"], f"{where}: `tool_calls`")
+    _check_objects(message.get("tool_calls"), f"{where}: `tool_calls`")
+    if not isinstance(message.get("reasoning_content", ""), str):
+        raise PromptError(
+            f"{where} has the reasoning_content {_excerpt(message['reasoning_content'])}, expected a string. Correct "
+            "the row."
+        )
     if message.get("content") is None and message.get("tool_calls"):
         message["content"] = ""
     if not isinstance(message.get("content"), str):
@@ -167,7 +203,17 @@ def _parse_message(message: Any, where: str) -> dict[str, Any]:
             f"{where} has the content {_excerpt(message.get('content'))}, expected a string (only text is supported). "
             "Correct the row."
         )
+    _check_text(message["content"], f"{where}: `content`")
     return message
+
+
+def _check_text(text: str, where: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"{where} holds half of a surrogate pair, which is no text ({error}). Correct it."
+        ) from error
 
 
 def _take_tools(messages: Messages, where: str) -> list[dict] | None:
@@ -175,7 +221,14 @@ def _take_tools(messages: Messages, where: str) -> list[dict] | None:
     if messages[0]["role"] != "system":
         return None
     tools = messages[0].pop("tools", None)
-    return (_decode(tools, f"{where}: `tools`") if isinstance(tools, str) else tools) or None
+    tools = _decode(tools, f"{where}: `tools`") if isinstance(tools, str) else tools
+    _check_objects(tools, f"{where}: `tools`")
+    return tools or None
+
+
+def _check_objects(value: Any, where: str) -> None:
+    if value and not (isinstance(value, list) and all(isinstance(item, Mapping) for item in value)):
+        raise PromptError(f"{where} is {_excerpt(value)}, expected a list of objects. Correct or remove the field.")
 
 
 def _decode(text: str, where: str) -> Any:

@@ -14,10 +14,19 @@ from typing import Any
 
 import datasets
 import torch
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from .choices import DEFAULT_SYSTEM_PROMPTS, PromptChoices, prompt_choices
-from .conversations import NOT_PASSED_ON, ParsedPrompt, PromptError, check_same_kind, parse_row, prompt_column
+from .conversations import (
+    NOT_PASSED_ON,
+    ParsedPrompt,
+    PromptError,
+    check_same_kind,
+    check_template_kwargs,
+    parse_row,
+    prompt_column,
+)
 from .loading import load_prompts
 
 __all__ = [
@@ -124,7 +133,7 @@ class PromptDataset(torch.utils.data.Dataset):
         self._system_prompt_ratio = system_prompt_ratio
         self._system_prompts = tuple(system_prompts)
         self._seed = seed
-        self._template_kwargs = dict(chat_template_kwargs or {})
+        self._template_kwargs = check_template_kwargs(chat_template_kwargs, "chat_template_kwargs")
         # In shared memory, so that data loader workers that outlive an epoch see the next one.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self.num_truncated = 0
@@ -136,6 +145,7 @@ class PromptDataset(torch.utils.data.Dataset):
         if overlong_prompts == "drop" and max_prompt_length is not None:
             self._kept = self._rows_that_fit()
         self.num_dropped = len(self._rows) - len(self._kept)
+        self._try_the_template()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -168,7 +178,7 @@ class PromptDataset(torch.utils.data.Dataset):
         choices = prompt_choices(self._seed, int(self._epoch), index)
         if choices.system < self._system_prompt_ratio:
             parsed = _with_system_prompt(parsed, choices.pick(self._system_prompts))
-        text = self._render(parsed, thinking=choices.thinking < self._thinking_ratio)
+        text = self._rendered(parsed, choices.thinking < self._thinking_ratio, index)
         ids = self._encode([text])[0]
         if not ids:
             raise PromptError(f"row {index}: the prompt {text!r} has no tokens. Remove the row or give it a text.")
@@ -198,6 +208,17 @@ class PromptDataset(torch.utils.data.Dataset):
         template = self._tokenizer.chat_template
         text = "\n".join(template.values()) if isinstance(template, dict) else template
         return tuple(name for name in _THINKING_ARGUMENTS if re.search(rf"\b{name}\b", text))
+
+    def _rendered(self, parsed: ParsedPrompt, thinking: bool, index: int) -> str:
+        try:
+            return self._render(parsed, thinking)
+        except (TemplateError, TypeError, ValueError) as error:
+            roles = [message["role"] for message in parsed.prompt]
+            raise PromptError(
+                f"row {index}: the chat template of {self._tokenizer.name_or_path!r} cannot render it, a conversation "
+                f"of the roles {roles} ({type(error).__name__}: {error}). Correct or remove the row, or set another "
+                "`tokenizer.chat_template`."
+            ) from error
 
     def _render(self, parsed: ParsedPrompt, thinking: bool) -> str:
         if not parsed.conversational:
@@ -245,7 +266,7 @@ class PromptDataset(torch.utils.data.Dataset):
         batch: list[tuple[int, list[str]]] = []
         longest_system_prompt = self._longest_system_prompt()
         for index, parsed in self._parsed_rows():
-            batch.append((index, self._longest_forms(parsed, longest_system_prompt)))
+            batch.append((index, self._longest_forms(parsed, longest_system_prompt, index)))
             if len(batch) == _ENCODE_BATCH:
                 kept += self._fitting(batch)
                 batch = []
@@ -262,7 +283,12 @@ class PromptDataset(torch.utils.data.Dataset):
             )
         return kept
 
-    def _longest_forms(self, parsed: ParsedPrompt, longest_system_prompt: str | None) -> list[str]:
+    def _try_the_template(self) -> None:
+        """Renders the first prompt in each of its forms: a template that refuses all of them is to be known now."""
+        index, parsed = next(self._parsed_rows())
+        self._longest_forms(parsed, self._longest_system_prompt(), index)
+
+    def _longest_forms(self, parsed: ParsedPrompt, longest_system_prompt: str | None, index: int) -> list[str]:
         """The forms among which the longest is: each possible state of thinking, with and without a system prompt."""
         forms = [parsed]
         if longest_system_prompt is not None:
@@ -270,7 +296,7 @@ class PromptDataset(torch.utils.data.Dataset):
         states = [
             state for state, share in ((True, self._thinking_ratio), (False, 1 - self._thinking_ratio)) if share > 0
         ]
-        return list(dict.fromkeys(self._render(form, thinking=state) for form in forms for state in states))
+        return list(dict.fromkeys(self._rendered(form, state, index) for form in forms for state in states))
 
     def _longest_system_prompt(self) -> str | None:
         if self._system_prompt_ratio == 0 or not self.conversational:

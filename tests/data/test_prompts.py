@@ -273,6 +273,14 @@ def test_fields_that_arrow_filled_with_none_do_not_reach_the_template(tokenizer)
         ([{"prompt": "a"}, {"prompt": ""}], {}, "row 1: `prompt` is an empty string"),
         ([{"prompt": [{"role": "bot", "content": "a"}]}], {}, r"row 0: `prompt\[0\]` has the role 'bot'"),
         ([{"prompt": "a", "completions": "b"}], {}, "a column 'completions'.*rename_column"),
+        ([{"prompt": "a", 5: "b"}], {}, "a column named 5, a int"),
+        ([{"prompt": "a"}, {"prompt": "b\ud800"}], {}, "row 1: `prompt` holds half of a surrogate pair"),
+        ([{"prompt": chat("\ud800")}], {}, r"row 0: `prompt\[0\]`: `content` holds half of a surrogate pair"),
+        ([{"prompt": [{"role": "system", "content": "", "tools": 5}, *chat("a")]}], {}, "`tools` is 5, expected a li"),
+        ([{"prompt": [{"role": "user", "content": "", "tool_calls": "7"}]}], {}, "`tool_calls` is 7, expected a list"),
+        ([{"prompt": [{"role": "user", "content": "", "reasoning_content": 7}]}], {}, "has the reasoning_content 7"),
+        ([{"prompt": chat("a"), "chat_template_kwargs": "x"}], {}, "row 0: `chat_template_kwargs` is 'x', expected"),
+        (rows(1), {"chat_template_kwargs": {"tokenize": True}}, r"chat_template_kwargs holds 'tokenize' \(True\)"),
         (["a"], {}, "row 0 is a str, expected a dict"),
         ({"train": []}, {}, r"holds several splits \(\['train'\]\)"),
         (3, {}, "Expected a `datasets.Dataset` or a list of dicts, not a int"),
@@ -293,6 +301,21 @@ def test_fields_that_arrow_filled_with_none_do_not_reach_the_template(tokenizer)
 def test_what_cannot_be_used_is_refused(tokenizer, data, settings, message):
     with pytest.raises(PromptError, match=message):
         PromptDataset(data, tokenizer, **settings)
+
+
+def test_a_template_that_refuses_a_conversation_names_its_row(tokenizer):
+    alternate = "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{% for m in messages %}", "{% for m in messages %}" + alternate
+    )
+    with pytest.raises(
+        PromptError, match="row 0: the chat template .* of the roles .'system', 'user'.*no system role"
+    ):
+        PromptDataset(rows(2), tokenizer, system_prompt_ratio=0.1)  # found at once, whichever rows are to get one
+    dataset = PromptDataset([*rows(1), {"prompt": [{"role": "system", "content": "s"}, *chat("a")]}], tokenizer)
+    assert dataset[0]["prompt_ids"]
+    with pytest.raises(PromptError, match="row 1: the chat template .* cannot render it"):
+        dataset[1]
 
 
 def test_streams_are_refused_by_name(tokenizer):
