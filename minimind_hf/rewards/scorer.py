@@ -13,7 +13,7 @@ import inspect
 import math
 import threading
 from collections.abc import Awaitable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from numbers import Real
 from typing import Any
 
@@ -147,7 +147,7 @@ class RewardScorer:
         if not isinstance(answer, Future):
             return answer
         try:
-            return answer.result()
+            return self._loop.result_of(answer)
         except Exception as error:
             raise self._blame(name, function, batch, error) from error
 
@@ -171,7 +171,7 @@ class RewardScorer:
         try:
             answer = function(**batch.arguments_for(name, function))
             if inspect.isawaitable(answer):
-                self._loop.submit(answer).result()
+                self._loop.result_of(self._loop.submit(answer))
         except Exception:
             return True
         return False
@@ -225,13 +225,29 @@ class _LoopThread:
     def __init__(self):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ended_by: BaseException | None = None
 
     def submit(self, answer: Awaitable[Any]) -> Future:
+        if self._loop is not None and not self._thread.is_alive():
+            self.close()
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="async-rewards", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="async-rewards", daemon=True)
             self._thread.start()
         return asyncio.run_coroutine_threadsafe(_await(answer), self._loop)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        except BaseException as error:  # such as KeyboardInterrupt, which asyncio passes on to whoever runs the loop
+            self._ended_by = error
+
+    def result_of(self, future: Future) -> Any:
+        """Waits for an answer, or raises what has ended the loop, which would never give one."""
+        while not wait([future], timeout=0.2).done:
+            if not self._thread.is_alive():
+                raise self._ended_by
+        return future.result()
 
     def close(self) -> None:
         if self._loop is not None:

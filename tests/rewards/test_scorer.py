@@ -348,6 +348,25 @@ def test_async_functions_run_together():
     assert score([meeting("a", "b"), meeting("b", "a")]).tolist() == [[1.0, 1.0]] * 4
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("in_a_task", [False, True])
+def test_what_ends_the_loop_of_async_functions_ends_the_call(error, in_a_task):
+    async def ends():
+        raise error("end")
+
+    async def function(completions, **_):
+        await (asyncio.gather(ends()) if in_a_task else ends())
+
+    async def works(completions, **_):
+        return [1.0] * len(completions)
+
+    scorer = RewardScorer([works, function])
+    with pytest.raises(RewardError if error is asyncio.CancelledError else error):
+        scorer(PROMPTS, COMPLETIONS, IDS, {})
+    scorer.close()
+
+
 def test_async_functions_run_while_others_do():
     started = threading.Event()
 
