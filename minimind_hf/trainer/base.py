@@ -71,7 +71,7 @@ from .rollouts import Rollouts
 from .run_callback import RunCallback
 from .run_lock import only_run_in
 from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
-from .sharding import check_mode, keep_optimizer, whole_weights
+from .sharding import check_each_node, check_mode, keep_optimizer, whole_weights
 from .step_watch import StepWatch
 from .termination import ending_in_order
 from .text_measures import repetition, thinking_closed
@@ -142,6 +142,7 @@ class RLTrainer(EvaluatingTrainer):
             optimizers=optimizers,
         )
         check_mode(self.accelerator)
+        check_each_node(args, self.accelerator)
         self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
         if self._reference is not None:
             self._reference.prepare(self.accelerator)

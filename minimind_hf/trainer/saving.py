@@ -23,7 +23,7 @@ from .publishing import publish_folder
 from .report import plot_reward_curve
 from .rollout_weights import RolloutWeights
 from .sharding import without_copies
-from .weights import without_tied
+from .weights import without_tied, writing_as_told
 
 
 class SavingTrainer(Trainer):
@@ -40,6 +40,10 @@ class SavingTrainer(Trainer):
     # The model and its card
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        with writing_as_told():
+            self._save_model(output_dir, _internal_call)
+
+    def _save_model(self, output_dir: str | None, _internal_call: bool) -> None:
         if self.args.merge_adapters and self._staging is None and is_peft_model(self.policy):
             with self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy:
                 if self.args.should_save:

@@ -5,6 +5,7 @@ Under ZeRO-3 weights are in parts from the moment they are loaded, under FSDP2 f
 the model. Copies (reference, critic) are made before the wrapping, from whole weights.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -58,6 +59,22 @@ def check_mode(accelerator: Accelerator) -> None:
             "sharded, while reference and critic are copied from them before. Set it to false, as in "
             "accelerate_configs/fsdp2.yaml."
         )
+
+
+def check_each_node(args: TrainingArguments, accelerator: Accelerator) -> None:
+    """Refuses to save on each machine by itself what only all of them together hold.
+
+    Raises:
+        ValueError: With what to do instead.
+    """
+    kind = accelerator.distributed_type
+    is_one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size)) == args.world_size
+    if not args.save_on_each_node or is_one_machine or kind not in (DistributedType.DEEPSPEED, DistributedType.FSDP):
+        return
+    raise ValueError(
+        f"save_on_each_node saves on the disk of each machine, but under {kind.value} a checkpoint consists of what "
+        "all of them write. Set it to false with an output_dir on a file system that all see, or train with DDP."
+    )
 
 
 def keep_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer) -> None:

@@ -5,7 +5,8 @@ Through `from_pretrained`, since the names in a file need not be those of the mo
 tensor per expert and computes with one for all).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,6 +15,22 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .adapters import POLICY_ADAPTER, belongs_to
+
+
+@contextmanager
+def writing_as_told() -> Iterator[None]:
+    """`save_pretrained` writes in each process that calls it as the main one (see `save_on_each_node`).
+
+    transformers lets the first process of all alone write, so that other machines would miss the weights.
+    """
+    name = "should_save_on_this_rank"
+    owner = next(kind for kind in PreTrainedModel.__mro__ if name in vars(kind))
+    original = vars(owner)[name]
+    setattr(owner, name, lambda self, is_main_process: is_main_process)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
 
 
 def load_weights(model: PreTrainedModel | PeftModel, folder: str | Path) -> None:

@@ -81,7 +81,7 @@ EXACT = (
 RESUMED = {"ppo_adam": "checkpoint-4", "grpo_sync": "checkpoint-2"}  # runs that are resumed from a checkpoint
 
 
-def build(name: str, folder: Path, processes: int):
+def build(name: str, folder: Path, processes: int, **changes):
     """Returns the trainer of a run; its steps are of 16 completions over all processes, in two accumulated halves."""
     scoring_head.LOGITS_PER_CHUNK = 259 * 16  # so that heads are recomputed in the backward pass here too
     trainer_class, config_class, own, lora = (RUNS | BROKEN)[name]
@@ -89,7 +89,7 @@ def build(name: str, folder: Path, processes: int):
     batch = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 2}
     if trainer_class is PPOTrainer:
         batch["mini_batch_size"] = size
-    config = config_class(output_dir=str(folder), **SETTINGS | batch | own)
+    config = config_class(output_dir=str(folder), **SETTINGS | batch | own | changes)
     adapters = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None
     return trainer_class(
         make_policy(**(MOE if name == "moe" else {})),
@@ -103,9 +103,9 @@ def build(name: str, folder: Path, processes: int):
     )
 
 
-def run(name: str, folder: Path, processes: int, checkpoint: Path | None = None):
+def run(name: str, folder: Path, processes: int, checkpoint: Path | None = None, **changes):
     """Trains, saves and returns the trainer."""
-    trainer = build(name, folder, processes)
+    trainer = build(name, folder, processes, **changes)
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     trainer.save_model()
     return trainer

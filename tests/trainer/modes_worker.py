@@ -38,11 +38,21 @@ def main(folder: Path, names: list[str]) -> None:
             result = {"error": error, "moved": moved}
             (folder / f"{name}_{os.environ['RANK']}.json").write_text(json.dumps(result))
             continue
+        if name == "each_machine":
+            trainer = on_a_disk_of_its_own(folder / f"machine_{os.environ['RANK']}")
+            continue
         original = name.removesuffix("_resumed")
         checkpoint = folder / original / RESUMED[original] if name != original else None
         trainer = run(original, folder / name, processes=2, checkpoint=checkpoint)
         (folder / f"{name}_{trainer.args.process_index}.json").write_text(json.dumps(result_of(trainer)))
     trainer.end()
+
+
+def on_a_disk_of_its_own(folder: Path):
+    """Two machines that see no folder of each other: each saves, and goes on from what it has saved."""
+    run("grpo_sync", folder / "whole", processes=2, save_on_each_node=True)
+    checkpoint = folder / "whole" / RESUMED["grpo_sync"]
+    return run("grpo_sync", folder / "resumed", processes=2, checkpoint=checkpoint, save_on_each_node=True)
 
 
 if __name__ == "__main__":

@@ -129,9 +129,13 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
 
 
 def test_two_machines_equal_one_process(alone, tmp_path):
-    for done in launch_two_machines("modes_worker.py", str(tmp_path), "grpo"):
+    for done in launch_two_machines("modes_worker.py", str(tmp_path), "grpo", "each_machine"):
         assert done.returncode == 0, cause(done)
     for process in range(2):
         result = json.loads((tmp_path / f"grpo_{process}.json").read_text())
         assert (result["distributed_type"], result["world_size"], result["local_world_size"]) == ("MULTI_CPU", 2, 1)
     assert_close(weights(tmp_path / "grpo"), weights(alone / "grpo"), 1e-6)
+    for machine in (tmp_path / "machine_0", tmp_path / "machine_1"):
+        assert_close(weights(machine / "whole"), weights(alone / "grpo_sync"), 1e-6)
+        assert_close(weights(machine / "resumed"), weights(machine / "whole"), 0)
+        AutoModelForCausalLM.from_pretrained(machine / "resumed")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modes that the trainers refuse by name, and weights that lend and drop what is shared."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from accelerate.utils import DistributedType
 from tiny import make_policy, random_ids
 
 from minimind_hf.trainer.rollout_weights import RolloutWeights
-from minimind_hf.trainer.sharding import check_mode, without_copies
+from minimind_hf.trainer.sharding import check_each_node, check_mode, without_copies
 from minimind_hf.trainer.token_budget import split_by_tokens
 
 
@@ -41,6 +42,23 @@ def test_other_modes_are_refused(kind, plugin, message):
 def test_modes_that_are_not(kind):
     check_mode(accelerator(kind, zero_stage=2))
     check_mode(accelerator(DistributedType.FSDP, fsdp_version=2, cpu_ram_efficient_loading=False))
+
+
+@pytest.mark.parametrize(
+    ("kind", "each_node", "on_this_machine", "refused"),
+    [
+        (DistributedType.FSDP, True, 1, True),
+        (DistributedType.DEEPSPEED, True, 1, True),
+        (DistributedType.FSDP, True, 2, False),
+        (DistributedType.DEEPSPEED, False, 1, False),
+        (DistributedType.MULTI_GPU, True, 1, False),
+    ],
+)
+def test_each_machine_saves_only_what_it_holds(kind, each_node, on_this_machine, refused, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(on_this_machine))
+    args = SimpleNamespace(save_on_each_node=each_node, world_size=2)
+    with pytest.raises(ValueError, match="save_on_each_node.*file system that all see") if refused else nullcontext():
+        check_each_node(args, accelerator(kind))
 
 
 def test_the_twin_of_a_sharded_policy_owns_no_weights_and_computes_with_lent_ones():
