@@ -182,6 +182,7 @@ class RLConfig(TrainingArguments):
         self._require_a_bound()
         check_numbers(self)
         check_switches(self)
+        self._check_run()
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
         super().__post_init__()
@@ -206,6 +207,20 @@ class RLConfig(TrainingArguments):
             raise ValueError(
                 "max_completion_length is None, but a rollout needs a bound. Give a number of tokens; with the "
                 "prompts it must fit into the model's context."
+            )
+
+    def _check_run(self) -> None:
+        """Of transformers' settings those that it would follow into a run that learns nothing, or fail on late."""
+        if self.output_dir == "":
+            raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
+        for name in ("learning_rate", "max_grad_norm", "weight_decay", "num_train_epochs"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} must be a number, got None; 0 switches it off.")
+            _at_least(name, getattr(self, name), 0)
+        if self.logging_steps < 0:
+            raise ValueError(
+                f"logging_steps must be above 0, got {self.logging_steps}. Below 1 it is a share of all steps; for no "
+                "logs set logging_strategy='no'."
             )
 
     def _check_bounds(self) -> None:

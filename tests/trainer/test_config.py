@@ -55,6 +55,10 @@ REFUSED = [
     ({"num_iterations": None}, "num_iterations must be a whole number, got None"),
     ({"log_completions": "false"}, "log_completions must be True or False, got 'false' of type str"),
     ({"shuffle_dataset": None}, "shuffle_dataset must be True or False, got None"),
+    ({"learning_rate": None}, "learning_rate must be a number, got None"),
+    ({"max_grad_norm": -1.0}, "max_grad_norm must be at least 0, got -1.0"),
+    ({"num_train_epochs": -1}, "num_train_epochs must be at least 0, got -1"),
+    ({"logging_steps": -3}, "logging_steps must be above 0, got -3.*logging_strategy='no'"),
     ({"generation_batch_size": 0}, "generation_batch_size must be at least 1, got 0"),
     ({"generation_kwargs": "x"}, "generation_kwargs is no JSON object .*'x'"),
     ({"scale_rewards": ["group"]}, "scale_rewards must be one of"),
@@ -83,6 +87,11 @@ REFUSED = [
 def test_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
+
+
+def test_an_output_folder_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="output_dir is empty"):
+        GRPOConfig(output_dir="", use_cpu=True)
 
 
 def test_lists_of_numbers_come_through_the_parser(tmp_path):
