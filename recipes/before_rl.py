@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets
 from common import model_init_kwargs
-from flags import check_is_folder, prepare_resume, separate_config, split_config
+from flags import check_is_folder, explaining_evaluation, prepare_resume, separate_config, split_config
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
@@ -118,7 +118,8 @@ class Recipe:
         if self.args.eval_strategy != "no":
             source = data.eval_dataset_name or data.dataset_name
             split = data.dataset_test_split or ("train" if data.eval_dataset_name else "test")
-            sets["eval_dataset"] = self._load(source, split, check, encode)
+            with explaining_evaluation():
+                sets["eval_dataset"] = self._load(source, split, check, encode)
         return sets
 
     def _load(self, source: str, split: str, check: Check, encode: Encode) -> datasets.Dataset:

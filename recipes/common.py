@@ -14,7 +14,7 @@ from typing import Any
 import datasets
 import embedded_task
 from accelerate import PartialState
-from flags import check_is_folder, prepare_resume, separate_config, split_config
+from flags import check_is_folder, explaining_evaluation, prepare_resume, separate_config, split_config
 from transformers import Trainer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -118,13 +118,16 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) ->
         return _embedded_task(script, args, rewards)
     _check_given(script, model, rewards)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
-    evaluates = args.eval_strategy != "no"
-    eval_split = script.dataset_test_split or ("train" if script.eval_dataset_name else "test")
+    eval_dataset = None
+    if args.eval_strategy != "no":
+        eval_split = script.dataset_test_split or ("train" if script.eval_dataset_name else "test")
+        with explaining_evaluation():
+            eval_dataset = _load(script, script.eval_dataset_name or script.dataset_name, eval_split)
     return Task(
         model=model.model_name_or_path,
         reward_funcs=rewards,
         train_dataset=_load(script, script.dataset_name, script.dataset_train_split),
-        eval_dataset=_load(script, script.eval_dataset_name or script.dataset_name, eval_split) if evaluates else None,
+        eval_dataset=eval_dataset,
         dataset_name=script.dataset_name,
     )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags that every recipe has, made ready and checked before anything is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from transformers import TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from minimind_hf.data import PromptError
 from minimind_hf.paths import check_model_path
 
 CONFIG = "--config"
@@ -81,3 +83,15 @@ def check_is_folder(path: str) -> None:
             f"minimind-hf convert {path} FOLDER --tokenizer TOKENIZER_FOLDER"
         )
     check_model_path(path)
+
+
+@contextmanager
+def explaining_evaluation() -> Iterator[None]:
+    """Says, where evaluation data cannot be loaded, why they are loaded and which flags name them."""
+    try:
+        yield
+    except PromptError as error:
+        raise PromptError(
+            f"{error} It is what --eval_strategy would be evaluated on: name other data by --eval_dataset_name, or a "
+            "split by --dataset_test_split ('train[90%:]', and then 'train[:90%]' as --dataset_train_split)."
+        ) from error

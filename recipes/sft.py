@@ -36,8 +36,10 @@ class SFTArguments(DataArguments):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     recipe = Recipe("sft", SFTConfig, arguments, SFTArguments)
-    renderer = ConversationRenderer(recipe.tokenizer)
     ratio, seed = recipe.data.system_prompt_ratio, recipe.args.seed
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"--system_prompt_ratio is {ratio}; it is a share, between 0 and 1.")
+    renderer = ConversationRenderer(recipe.tokenizer)
 
     def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         kind = check_example(row, f"row {index}")

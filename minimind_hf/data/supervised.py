@@ -211,7 +211,7 @@ def parse_preference(row: Mapping[str, Any], where: str) -> tuple[Messages, dict
     missing = [name for name in ("chosen", "rejected") if row.get(name) is None]
     if missing:
         raise PromptError(f"{where}: `{missing[0]}` is missing; a preference has `chosen` and `rejected`.")
-    prompt = row.get("prompt") or []
+    prompt = _as_list(row.get("prompt") or [], where, "prompt")
     (chosen, tools), (rejected, _) = (
         parse_messages([*prompt, *_as_list(row[name], where, name)], f"{where}: `{name}`")
         for name in ("chosen", "rejected")

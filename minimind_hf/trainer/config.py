@@ -5,6 +5,7 @@ trl's names wherever trl has one. Everything that can be refused without a model
 construction, with cause, values and remedy.
 """
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,6 +181,7 @@ class RLConfig(TrainingArguments):
 
     def __post_init__(self):
         self._require_a_bound()
+        self._check_json()
         check_numbers(self)
         check_switches(self)
         self._check_run()
@@ -208,6 +210,15 @@ class RLConfig(TrainingArguments):
                 "max_completion_length is None, but a rollout needs a bound. Give a number of tokens; with the "
                 "prompts it must fit into the model's context."
             )
+
+    def _check_json(self) -> None:
+        for name in self._VALID_DICT_FIELDS:
+            text = getattr(self, name)
+            if isinstance(text, str) and text.startswith("{"):
+                try:
+                    json.loads(text)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"{name} is no JSON object ({error}): {text!r}.") from error
 
     def _check_run(self) -> None:
         """Of transformers' settings those that it would follow into a run that learns nothing, or fail on late."""

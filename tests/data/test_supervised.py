@@ -215,6 +215,7 @@ def test_reward_model_learns_what_it_will_be_asked(renderer, tokenizer, tiny_min
     ("row", "message"),
     [
         ({"chosen": PREFERENCE["chosen"]}, "`rejected` is missing"),
+        ({**PREFERENCE, "prompt": "x"}, "`prompt` is 'x', expected a list of messages"),
         ({"chosen": [user("a"), assistant("A")], "rejected": [user("b"), assistant("B")]}, "the same conversation"),
         ({"chosen": [user("a"), user("b")], "rejected": [user("a"), assistant("B")]}, "not the assistant's"),
         ({"chosen": "A", "rejected": "B"}, "expected a list of messages"),

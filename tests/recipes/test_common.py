@@ -163,6 +163,14 @@ def test_the_split_that_is_given_is_evaluated(given, evaluated, tmp_path, monkey
     assert prepare_task(script, args, ModelConfig(model_name_or_path="folder")).eval_dataset == evaluated
 
 
+def test_evaluation_data_that_are_missing(tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
+    args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
+    script = ScriptArguments(dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["length"])
+    with pytest.raises(ValueError, match="'test' was asked for. It is what --eval_strategy .* --dataset_test_split"):
+        prepare_task(script, args, ModelConfig(model_name_or_path="folder"))
+
+
 def test_reward_model_comes_last_and_model_flags_reach_loading(tmp_path, monkeypatch):
     monkeypatch.setattr(common, "load_prompts", lambda source, **options: (source, options["split"]))
     args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)

@@ -60,6 +60,7 @@ REFUSED = [
     ({"num_train_epochs": -1}, "num_train_epochs must be at least 0, got -1"),
     ({"logging_steps": -3}, "logging_steps must be above 0, got -3.*logging_strategy='no'"),
     ({"generation_batch_size": 0}, "generation_batch_size must be at least 1, got 0"),
+    ({"chat_template_kwargs": "{bad"}, "chat_template_kwargs is no JSON object .*'{bad'"),
     ({"generation_kwargs": "x"}, "generation_kwargs is no JSON object .*'x'"),
     ({"scale_rewards": ["group"]}, "scale_rewards must be one of"),
     ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
