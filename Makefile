@@ -5,21 +5,29 @@ BIN := $(VENV)/bin
 
 .PHONY: install demo demo-ppo test test-all test-sglang lint format bench docs docs-check clean
 
-install: $(VENV)/installed
+install: $(VENV)/installed-dev
 
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# All that a run needs; the tests' packages are apart, as some of them are compiled where there is no wheel.
 $(VENV)/installed: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): 2 GB with torch for CPUs, more with torch for GPUs; some minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
 # One thread: so small a model gains little from a second one, and on a busy machine waiting for it costs far more.
 demo demo-ppo: export OMP_NUM_THREADS ?= 1
 
-demo: install  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags on
+demo: $(VENV)/installed  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags on
 	$(BIN)/python recipes/grpo.py $(DEMO_ARGS)
 
-demo-ppo: install  ## the same by PPO
+demo-ppo: $(VENV)/installed  ## the same by PPO
 	$(BIN)/python recipes/ppo.py $(DEMO_ARGS)
 
 test: install  ## the quick tests
@@ -45,7 +53,7 @@ bench: install  ## against trl and model.generate; on a quiet machine
 	$(BIN)/python benchmarks/rollout.py --workload chat --dtype float32
 
 docs: install  ## the documentation as a site in build/site
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PIP_INSTALL) -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 docs-check: install  ## runs every command of README.md, README_zh.md and docs/ in a scratch folder

@@ -23,3 +23,10 @@ if torch.accelerator.current_accelerator() is None:
 
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
+
+
+def only_cpu() -> bool:
+    """Whether there is nothing to train on but the CPU."""
+    from transformers.utils import is_torch_xla_available  # not at import: it makes torch's first tensor
+
+    return not (torch.accelerator.is_available() or is_torch_xla_available())

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
+from minimind_hf.environment import only_cpu
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
@@ -60,6 +61,7 @@ class Recipe:
         parser = TrlParser((data_class, config_class, ModelConfig))
         given = separate_config(sys.argv[1:] if arguments is None else arguments)
         _avoid_deprecated_default(parser, given)
+        parser.set_defaults_with_config(use_cpu=only_cpu())
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one by --model_name_or_path FOLDER.")

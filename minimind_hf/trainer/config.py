@@ -12,6 +12,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from ..algorithms import ROLLOUT_CORRECTIONS
+from ..environment import only_cpu
 from ..forward.layouts import LAYOUTS
 from ..rollout import WEIGHT_SYNCS
 from ..rollout.torch_engine import DTYPES as ROLLOUT_DTYPES
@@ -180,6 +181,8 @@ class RLConfig(TrainingArguments):
     debug_interval: int = _field(20, "Steps between two debug prints.")
 
     def __post_init__(self):
+        # Unless told, transformers looks for GPUs: several processes then miss each other, and bf16 is refused.
+        self.use_cpu = self.use_cpu or only_cpu()
         self._require_a_bound()
         self._check_json()
         check_numbers(self)

@@ -69,7 +69,7 @@ def test_supervised(world, tmp_path, capsys, data):
 
 def test_checkpointing_may_be_given_by_either_name(world, tmp_path, recwarn):
     places = ["--model_name_or_path", str(world / "new"), "--dataset_name", "x.jsonl", "--output_dir", str(tmp_path)]
-    flags = [*places, "--use_cpu", "--bf16", "false"]
+    flags = [*places, "--bf16", "false"]
     expected = {(): True, ("--gradient_checkpointing", "false"): False, ("--activation_checkpointing", "false"): False}
     for given, checkpoints in expected.items():
         recwarn.clear()

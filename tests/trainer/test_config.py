@@ -90,6 +90,15 @@ def test_refused(changes, message, tmp_path):
         GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
 
 
+@pytest.mark.parametrize("has_accelerator", [False, True])
+def test_a_machine_without_accelerator_trains_on_its_cpu(has_accelerator, tmp_path, monkeypatch):
+    """Else several processes would not find each other there, and bf16 would be refused."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_accelerator)
+    assert GRPOConfig(output_dir=str(tmp_path)).use_cpu is not has_accelerator
+    if not has_accelerator:
+        assert GRPOConfig(output_dir=str(tmp_path), bf16=True).bf16
+
+
 def test_an_output_folder_without_a_name_is_refused():
     with pytest.raises(ValueError, match="output_dir is empty"):
         GRPOConfig(output_dir="", use_cpu=True)
