@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a run: the few numbers that tell whether it learns, and the time left.
 
-On a terminal or in a notebook a live bar, elsewhere (a log file, a pipe) one plain line now and then. Trackers and log
-history get all numbers.
+On a terminal or in a notebook a live bar, elsewhere (a log file, a pipe) plain lines: of every log that `logging_steps`
+asks for, but only now and then where that is each step. Trackers and log history get all numbers.
 """
 
 import math
@@ -103,8 +103,8 @@ class RLProgressCallback(TrainerCallback):
     def _show(self, state, measured: str) -> None:
         self._progress.update(self._training, measured=measured)
         now = time.monotonic()
-        is_last = state.global_step >= state.max_steps
-        if self._is_live or (now - self._last_line < SECONDS_BETWEEN_LINES and not is_last):
+        is_due = now - self._last_line >= SECONDS_BETWEEN_LINES or state.logging_steps > 1
+        if self._is_live or not (is_due or state.global_step >= state.max_steps):
             return
         self._last_line = now
         line = f"step {state.global_step}/{state.max_steps}: {measured}, {self._left(state, now)} left"

@@ -14,14 +14,17 @@ from minimind_hf.trainer.progress import RLProgressCallback
 LOGS = {"loss": 0.1, "reward": 1.5, "kl_ref": 0.02, "tokens_per_second": 321.0, "grad_norm": 9.0}
 
 
-def drive(console: Console, steps: int = 4, start: int = 0, main_process: bool = True) -> str:
-    state = TrainerState(max_steps=steps, global_step=start, is_world_process_zero=main_process)
+def drive(console: Console, steps: int = 4, start: int = 0, main_process: bool = True, logging_steps: int = 1) -> str:
+    state = TrainerState(
+        max_steps=steps, global_step=start, is_world_process_zero=main_process, logging_steps=logging_steps
+    )
     callback, control = RLProgressCallback(console), TrainerControl()
     callback.on_train_begin(None, state, control)
     while state.global_step < steps:
         state.global_step += 1
         callback.on_step_end(None, state, control)
-        callback.on_log(None, state, control, logs=LOGS)
+        if state.global_step % logging_steps == 0:
+            callback.on_log(None, state, control, logs=LOGS)
     callback.on_prediction_step(None, state, control, eval_dataloader=[1, 2])
     callback.on_evaluate(None, state, control)
     callback.on_log(None, state, control, logs={"eval_reward": 2.0, "eval_runtime": 1.0})
@@ -44,6 +47,11 @@ def test_plain_lines_have_the_numbers_and_the_time_left(clock):
     assert lines[2].endswith("0:00:00 left") and lines[3] == "step 4, evaluation: reward 2"
 
 
+def test_each_log_that_was_asked_for_is_shown(clock):
+    lines = drive(Console(file=io.StringIO(), width=60), steps=8, logging_steps=2).splitlines()
+    assert [line.split("/")[0] for line in lines[:-1]] == ["step 2", "step 4", "step 6", "step 8"]
+
+
 def test_evaluations_have_the_name_of_their_data_and_are_not_wrapped(clock):
     console = Console(file=io.StringIO(), width=40)
     state, control = TrainerState(max_steps=9, global_step=7, is_world_process_zero=True), TrainerControl()
@@ -61,7 +69,8 @@ def test_evaluations_have_the_name_of_their_data_and_are_not_wrapped(clock):
 def test_a_reward_that_is_not_of_every_step_stays(monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     console = Console(file=io.StringIO(), width=40)
-    state, control = TrainerState(max_steps=2, is_world_process_zero=True), TrainerControl()
+    state = TrainerState(max_steps=2, is_world_process_zero=True, logging_steps=1)
+    control = TrainerControl()
     callback = RLProgressCallback(console)
     callback.on_train_begin(None, state, control)
     for step, logs in enumerate(({"loss": 0.1, "reward": 1.5}, {"loss": 0.2}), start=1):
