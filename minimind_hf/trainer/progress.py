@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a run: the few numbers that tell whether it learns, and the time left.
 
-On a terminal or in a notebook a live bar, elsewhere (a log file, a pipe) plain lines: of every log that `logging_steps`
-asks for, but only now and then where that is each step. Trackers and log history get all numbers.
+On a terminal or in a notebook a live bar, elsewhere (a log file, a pipe) plain lines: of every log that
+`logging_steps` asks for, but only now and then where that is each step. Trackers and log history get all numbers.
 """
 
 import math
