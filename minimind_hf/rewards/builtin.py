@@ -4,6 +4,7 @@
 Two names take a value: `regex=PATTERN` and `json_schema=FILE` hold for every row of the data set.
 """
 
+import difflib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ BUILT_IN_REWARDS: dict[str, Callable[..., Any]] = {
     **VERIFIABLE_REWARDS,
     "reasoning_gym": reasoning_gym_reward,
 }
+_SIMILAR = 0.75  # difflib's ratio: 'lenght' and 'length' have 0.83, 'gpt2' 0.4
 
 
 def built_in_reward(spec: str) -> Callable[..., Any] | None:
@@ -33,8 +35,21 @@ def built_in_reward(spec: str) -> Callable[..., Any] | None:
         return partial(regex_reward, pattern=value)
     if equals and name == "json_schema":
         return partial(json_schema_reward, schema=_read_schema(value))
-    by_function_name = {function.__name__: function for function in BUILT_IN_REWARDS.values()}
-    return BUILT_IN_REWARDS.get(spec) or by_function_name.get(spec)
+    return BUILT_IN_REWARDS.get(spec) or _by_function_name().get(spec)
+
+
+def similar_name(spec: str) -> str | None:
+    """The name that a misspelt one was meant to be; `None` if none is like it, or it has an owner as on the hub."""
+    word = spec.partition("=")[0]
+    if "/" in word:
+        return None
+    word = word.lower().replace("-", "_")
+    names = [*BUILT_IN_REWARDS, *_by_function_name()]
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=_SIMILAR)), None)
+
+
+def _by_function_name() -> dict[str, Callable[..., Any]]:
+    return {function.__name__: function for function in BUILT_IN_REWARDS.values()}
 
 
 def _read_schema(path: str) -> str:

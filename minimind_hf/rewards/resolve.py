@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .builtin import BUILT_IN_REWARDS, built_in_reward
+from .builtin import BUILT_IN_REWARDS, built_in_reward, similar_name
 from .errors import RewardError
 from .model import RewardModel, RewardModelError
 
@@ -91,6 +91,11 @@ def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
         return function
     if ":" in spec:
         return _import(spec)
+    if not Path(spec).exists() and (meant := similar_name(spec)):  # not worth a minute of asking the hub
+        raise RewardError(
+            f"{spec!r} is no built-in reward ({', '.join(BUILT_IN_REWARDS)}). Did you mean {meant!r}? A reward "
+            "model is named by its folder, or as 'owner/name' on the hub."
+        )
     try:
         return RewardModel.from_pretrained(spec, **model_kwargs)
     except RewardModelError as error:

@@ -448,15 +448,33 @@ def test_what_is_no_reward_function(functions, message):
         RewardScorer(functions)
 
 
-def test_a_misspelt_name_lists_what_there_is(monkeypatch):
+NAMES = "length, thinking, format, repetition, repetition_cjk, math, exact_match, regex, json_schema, reasoning_gym"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("lenght", "length"),
+        ("Thinking", "thinking"),
+        ("exactmatch", "exact_match"),
+        ("reasoning-gym", "reasoning_gym"),
+        ("regx=[0-9]+/2", "regex"),
+        ("lenght_reward", "length_reward"),
+    ],
+)
+def test_a_misspelt_name_is_corrected_without_the_hub(written, meant, monkeypatch):
+    monkeypatch.setattr(RewardModel, "from_pretrained", lambda *args, **kwargs: pytest.fail("the hub was asked"))
+    message = f"{written!r} is no built-in reward ({NAMES}). Did you mean {meant!r}? A reward model is named by"
+    with pytest.raises(RewardError, match=re.escape(message)):
+        RewardScorer([written])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "someone/lenght"])
+def test_a_name_like_no_other_may_be_a_reward_model(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    names = (
-        "length, thinking, format, repetition, repetition_cjk, math, exact_match, regex, json_schema, reasoning_gym"
-    )
-    message = f"'lenght' is no built-in reward ({names}), no import path"
-    with pytest.raises(RewardError, match=re.escape(message)):
-        RewardScorer(["lenght"])
+    with pytest.raises(RewardError, match=re.escape(f"{name!r} is no built-in reward ({NAMES}), no import path")):
+        RewardScorer([name])
 
 
 def test_a_file_that_fails(tmp_path):
