@@ -163,17 +163,18 @@ def _run_estimate(options: argparse.Namespace) -> int:
         )
     if options.lora_r is not None and options.lora_r < 1:
         raise ValueError(f"--lora_r is {options.lora_r}; the rank of adapters is at least 1.")
+    model, lora_r = _base_and_rank(options)
     defaults = PPO_SIZES if is_ppo else GRPO_SIZES
     sizes = {name: value for name, value in vars(options).items() if name in defaults and value is not None}
     sizes = defaults | sizes
     rollout = sizes["per_device_train_batch_size"] * options.steps_per_generation
-    shape = shape_of(AutoConfig.from_pretrained(options.model, trust_remote_code=options.trust_remote_code))
+    shape = shape_of(AutoConfig.from_pretrained(model, trust_remote_code=options.trust_remote_code))
     setting = Setting(
         algorithm=options.algorithm,
         mode=options.mode,
         processes=options.processes,
         dtype=options.dtype,
-        trained=None if options.lora_r is None else adapter_parameters(shape, options.lora_r),
+        trained=None if lora_r is None else adapter_parameters(shape, lora_r),
         reference=not options.no_reference,
         rows=sizes["mini_batch_size" if is_ppo else "per_device_train_batch_size"],
         rollout_rows=min(options.max_batch_rows, rollout),
@@ -190,6 +191,23 @@ def _run_estimate(options: argparse.Namespace) -> int:
     for name, value in estimate(shape, setting).rows():
         print(f"  {name:<10}{value / 2**20:>10.0f}")
     return 0
+
+
+def _base_and_rank(options: argparse.Namespace) -> tuple[str, int | None]:
+    """The model to estimate, and the rank of its adapters: a folder of adapters stands for them on their base."""
+    from .paths import adapter_settings, holds_adapters
+
+    if not holds_adapters(options.model):
+        return options.model, options.lora_r
+    adapters = adapter_settings(options.model)
+    base, rank = adapters["base_model_name_or_path"], options.lora_r or adapters.get("r")
+    if rank is None:
+        raise ValueError(
+            f"{options.model} holds adapters of the type {adapters.get('peft_type')}, which have no rank. Give the "
+            "--lora_r of LoRA adapters that are about as large."
+        )
+    print(f"{options.model} holds adapters of {base}: taken as LoRA of rank {rank} on all linear layers.")
+    return base, rank
 
 
 _COMMANDS = (_add_convert, chat.add, evaluate.add, report.add, _add_estimate)

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of models that are paths, checked before the hub is asked for something of that name."""
+"""Names of models that are paths, checked before the hub is asked for something of that name.
+
+A folder of adapters, as peft saves them, stands for its base with these adapters.
+"""
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from transformers.utils import ADAPTER_CONFIG_NAME
@@ -23,8 +27,8 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
     path = Path(text).expanduser()
     if text and path.is_dir():
         check_weights(path)
-        if (path / ADAPTER_CONFIG_NAME).is_file():
-            check_model_path(_base_of(path), f"base of the adapter {text}")
+        if holds_adapters(path):
+            check_model_path(adapter_settings(path)["base_model_name_or_path"], f"base of the adapter {text}")
     elif text and path.exists():
         raise ValueError(f"The {what} {text!r} is a file. Give the folder that it is in.")
     elif text.startswith((".", "/", "~")) or text.count("/") > 1 or not text:
@@ -33,10 +37,21 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
         )
 
 
-def _base_of(folder: Path) -> str:
-    file = folder / ADAPTER_CONFIG_NAME
+def holds_adapters(folder: str | Path) -> bool:
+    """Whether a folder holds adapters, as peft saves them."""
+    return (Path(folder).expanduser() / ADAPTER_CONFIG_NAME).is_file()
+
+
+def adapter_settings(folder: str | Path) -> dict[str, Any]:
+    """What adapters are of (`base_model_name_or_path`), their rank (`r`) and so on.
+
+    Raises:
+        ValueError: If the file is broken or names no base.
+    """
+    file = Path(folder).expanduser() / ADAPTER_CONFIG_NAME
     try:
-        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        base = settings.get("base_model_name_or_path")
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{file} is no JSON object ({error}). Copy or save the adapter again.") from error
     if not base or not isinstance(base, str):
@@ -44,7 +59,7 @@ def _base_of(folder: Path) -> str:
             f"{folder} is an adapter that does not say of which model. Set base_model_name_or_path in its "
             f"{ADAPTER_CONFIG_NAME}."
         )
-    return base
+    return settings
 
 
 def check_weights(folder: str | Path) -> None:

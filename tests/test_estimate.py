@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from peft import IA3Config, LoraConfig
 
 from minimind_hf import GRPOConfig, MiniMindConfig, PPOConfig
 from minimind_hf.cli import main
@@ -126,3 +127,17 @@ def test_command(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "million parameters" in lines[0]
     assert lines[-1].split()[0] == "total"
+
+
+def test_a_folder_of_adapters_stands_for_them_on_their_base(tmp_path, capsys):
+    base, adapters = tmp_path / "base", tmp_path / "adapters"
+    CONFIG.save_pretrained(base)
+    LoraConfig(r=4, base_model_name_or_path=str(base)).save_pretrained(adapters)
+    assert main(["estimate", str(base), "--lora_r", "4"]) == 0
+    wanted = capsys.readouterr().out
+    assert main(["estimate", str(adapters)]) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert f"{adapters} holds adapters of {base}: taken as LoRA of rank 4" in first and rest == wanted
+    IA3Config(base_model_name_or_path=str(base)).save_pretrained(adapters)
+    assert main(["estimate", str(adapters)]) == 1
+    assert "adapters of the type IA3, which have no rank" in capsys.readouterr().err

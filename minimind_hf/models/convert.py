@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..paths import check_weights
+from ..paths import check_weights, holds_adapters
 from .configuration_minimind import MiniMindConfig
 from .modeling_minimind import MiniMindForCausalLM
 from .pth import EMBEDDING, HEAD, ConversionError, expected_shapes, infer_config, listed, load_tensors, save_tensors
@@ -49,6 +49,7 @@ _TOKENIZER_FILES = (
 )
 _STALE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _FORMER_MODEL = ("adapter_config.json", "adapter_model.bin", "generation_config.json")  # would still be read
+_MERGED_FOLDER = "merged"  # where training with merge_adapters leaves it
 _MINIMIND_FIELDS = tuple({f.name for f in fields(MiniMindConfig)} - {f.name for f in fields(PreTrainedConfig)})
 
 
@@ -148,6 +149,7 @@ def _read_pth(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
 
 
 def _read_folder(folder: Path, overrides: Mapping[str, Any]) -> Checkpoint:
+    _refuse_adapters(folder)
     if not (folder / "config.json").is_file():
         raise ConversionError(f"{folder} has no config.json; give a folder written by save_pretrained.")
     config = _load_config(folder)
@@ -166,6 +168,19 @@ def _read_folder(folder: Path, overrides: Mapping[str, Any]) -> Checkpoint:
     generation = model.generation_config if (folder / "generation_config.json").is_file() else None
     files = _tokenizer_files(folder, required=False)
     return Checkpoint(minimind, _without_tied_head(weights, minimind), generation, files)
+
+
+def _refuse_adapters(folder: Path) -> None:
+    if not holds_adapters(folder):
+        return
+    merged = folder / _MERGED_FOLDER
+    remedy = (
+        f"Convert the merged model instead, {merged}."
+        if merged.is_dir()
+        else "Merge them first: train with merge_adapters=True, which saves the merged model too, or "
+        f'AutoPeftModelForCausalLM.from_pretrained("{folder}").merge_and_unload().save_pretrained(FOLDER).'
+    )
+    raise ConversionError(f"{folder} holds adapters, not a whole model. {remedy}")
 
 
 def _load_config(folder: Path) -> PreTrainedConfig:

@@ -266,6 +266,17 @@ def test_failure_leaves_nothing_behind(pth, tmp_path, monkeypatch):
 # Refusals
 
 
+def test_adapters_are_to_be_merged_first(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(
+        ConversionError, match=r"holds adapters, not a whole model. Merge .*merge_and_unload\(\)\.save"
+    ):
+        convert(tmp_path, tmp_path / "out")
+    (tmp_path / "merged").mkdir()
+    with pytest.raises(ConversionError, match=f"Convert the merged model instead, {tmp_path / 'merged'}"):
+        convert(tmp_path, tmp_path / "out")
+
+
 class Exploit:
     """Unpickling it creates a file: a stand-in for any code."""
 
