@@ -30,8 +30,6 @@ def load_for_inference(
     Raises:
         ValueError: If it is a .pth file, or cannot be loaded.
     """
-    if str(path).endswith(".pth"):
-        raise ValueError(f"{path} is a MiniMind checkpoint. Convert it first: minimind-hf convert {path} FOLDER")
     check_model_path(path)
     device = usable_device(device)
     code = {"trust_remote_code": trust_remote_code}

@@ -21,10 +21,16 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
         what (`str`): What it is, for the message.
 
     Raises:
-        ValueError: If there is no such folder, or a file of weights in it is broken; and so for the base of adapters.
+        ValueError: If there is no such folder, it is a .pth file, or a file of weights in it is broken; and so for the
+            base of adapters.
     """
     text = os.fspath(name)
     path = Path(text).expanduser()
+    if text.endswith(".pth") and not path.is_dir():
+        raise ValueError(
+            f"The {what} {text!r} is a MiniMind checkpoint, not a model folder. Convert it first: minimind-hf convert "
+            f"{text} FOLDER --tokenizer TOKENIZER_FOLDER"
+        )
     if text and path.is_dir():
         check_weights(path)
         if holds_adapters(path):

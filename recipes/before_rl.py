@@ -10,12 +10,13 @@ from typing import Any
 
 import datasets
 from common import model_init_kwargs
-from flags import check_is_folder, explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, separate_config, split_config
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 from minimind_hf.environment import only_cpu
+from minimind_hf.paths import check_model_path
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
@@ -65,7 +66,7 @@ class Recipe:
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one by --model_name_or_path FOLDER.")
-        check_is_folder(self.model_config.model_name_or_path)
+        check_model_path(self.model_config.model_name_or_path)
         prepare_resume(self.args)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             self.model_config.model_name_or_path, trust_remote_code=self._trusts_code

@@ -14,11 +14,12 @@ from typing import Any
 import datasets
 import embedded_task
 from accelerate import PartialState
-from flags import check_is_folder, explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, separate_config, split_config
 from transformers import Trainer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
+from minimind_hf.paths import check_model_path
 from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.card import model_card
 from minimind_hf.trainer.html_report import write_report
@@ -141,7 +142,7 @@ def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]
         )
     if not rewards:
         raise ValueError("There is no reward. Give one or more, for example --reward_funcs length thinking format.")
-    check_is_folder(path)
+    check_model_path(path)
 
 
 def model_init_kwargs(model: ModelConfig) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from minimind_hf.data import PromptError
-from minimind_hf.paths import check_model_path
 
 CONFIG = "--config"
 
@@ -73,16 +72,6 @@ def prepare_resume(args: TrainingArguments) -> None:
             )
     elif wanted and not Path(wanted).is_dir():
         raise ValueError(f"--resume_from_checkpoint {wanted}: there is no such folder. Give a checkpoint-N folder.")
-
-
-def check_is_folder(path: str) -> None:
-    """Refuses a model that is a .pth file, which is to be converted first, or a folder that is not there."""
-    if path.endswith(".pth"):
-        raise ValueError(
-            f"{path} is a MiniMind checkpoint, not a model folder. Convert it first: "
-            f"minimind-hf convert {path} FOLDER --tokenizer TOKENIZER_FOLDER"
-        )
-    check_model_path(path)
 
 
 @contextmanager

@@ -44,6 +44,8 @@ def load_critic(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrai
         ValueError: If the architecture has no token classifier, or the given critic does not fit the policy.
     """
     source = args.critic_model_name_or_path
+    if source is not None and not (source and Path(source).is_dir()):
+        check_model_path(source, "critic")
     is_adapter = source is not None and find_adapter_config_file(source) is not None
     if is_adapter:
         critic = _kept_adapter(policy, source, args)

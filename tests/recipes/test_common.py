@@ -163,6 +163,13 @@ def test_the_split_that_is_given_is_evaluated(given, evaluated, tmp_path, monkey
     assert prepare_task(script, args, ModelConfig(model_name_or_path="folder")).eval_dataset == evaluated
 
 
+def test_a_file_without_rows_is_named(tmp_path):
+    (tmp_path / "header.csv").write_text("prompt,answer\n")
+    script = ScriptArguments(dataset_name=str(tmp_path / "header.csv"), reward_funcs=["length"])
+    with pytest.raises(ValueError, match="header.csv holds a header only"):
+        prepare_task(script, GRPOConfig(str(tmp_path), use_cpu=True), ModelConfig(model_name_or_path="folder"))
+
+
 def test_evaluation_data_that_are_missing(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
     args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)

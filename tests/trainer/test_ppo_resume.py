@@ -105,6 +105,14 @@ def test_a_critic_kept_from_an_earlier_run_goes_on(tmp_path):
     assert_equal(copied(second.model.critic), copied(first.model.critic))
 
 
+@pytest.mark.parametrize(
+    ("critic", "message"), [("./none", "'./none', does not exist"), ("", "''"), ("c.pth", "Convert it first")]
+)
+def test_a_critic_that_is_not_there(tmp_path, critic, message):
+    with pytest.raises(ValueError, match=f"critic.*{message}"):
+        build(tmp_path / "run", critic_model_name_or_path=critic)
+
+
 def test_a_critic_from_another_model_gets_a_new_head(tmp_path, caplog):
     make_llama(seed=3).save_pretrained(tmp_path / "other")
     trainer = build(tmp_path / "run", critic_model_name_or_path=str(tmp_path / "other"))
