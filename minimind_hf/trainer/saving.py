@@ -4,6 +4,7 @@
 A checkpoint is written beside its place and moved there when it is complete, so a kill never leaves half of one.
 """
 
+import shutil
 from abc import abstractmethod
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from .atomic import committed, drop_old_checkpoints, whole_file
 from .card import REWARD_CURVE, model_card
 from .master_weights import declare_float32, with_master_weights
 from .merging import save_merged
+from .policy import REFERENCE_ADAPTER
 from .publishing import publish_folder
 from .report import plot_reward_curve
 from .rollout_weights import RolloutWeights
@@ -57,7 +59,10 @@ class SavingTrainer(Trainer):
         weights = self._weights_to_save(self.policy, state_dict)
         super()._save(output_dir, weights)
         if self.args.should_save:
-            declare_float32(output_dir or self.args.output_dir, weights)
+            folder = Path(output_dir or self.args.output_dir)
+            declare_float32(folder, weights)
+            if REFERENCE_ADAPTER in getattr(self.policy, "peft_config", {}):
+                shutil.rmtree(folder / REFERENCE_ADAPTER)  # a run takes it from where it started
 
     def _weights_to_save(self, model: nn.Module, gathered: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         """Every process calls it; what the modules themselves hold is saved where nothing was gathered."""

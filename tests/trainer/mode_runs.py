@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
 from transformers import TrainerCallback
 
@@ -53,6 +53,7 @@ BF16 = {**EVALUATED, "bf16": True, "max_steps": 2, "gradient_checkpointing": Tru
 RUNS = {
     "grpo": (GRPOTrainer, GRPOConfig, {**GRPO, **EVALUATED}, False),
     "grpo_lora": (GRPOTrainer, GRPOConfig, {**GRPO, "merge_adapters": True}, True),
+    "grpo_adapter": (GRPOTrainer, GRPOConfig, GRPO, False),
     "grpo_parts": (GRPOTrainer, GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 24}, False),
     "grpo_sync": (GRPOTrainer, GRPOConfig, {**GRPO, **FOLLOWED}, False),
     "ppo": (PPOTrainer, PPOConfig, {**PPO, **EVALUATED}, False),
@@ -72,6 +73,7 @@ BROKEN = {
 EXACT = (
     "grpo",
     "grpo_lora",
+    "grpo_adapter",
     "grpo_parts",
     "grpo_sync",
     "ppo",
@@ -79,6 +81,23 @@ EXACT = (
     "moe",
 )  # plain SGD: the same parameters however it is run
 RESUMED = {"ppo_adam": "checkpoint-4", "grpo_sync": "checkpoint-2"}  # runs that are resumed from a checkpoint
+
+
+# What runs start from that are given a folder, by which ZeRO-3 never has the whole model; others a model in memory
+STARTS = {"grpo_lora": "model", "ppo": "model", "grpo_adapter": "adapter"}
+
+
+def make_starts(folder: Path) -> None:
+    """Makes the folders of STARTS beside those of the runs."""
+    policy = make_policy()
+    policy.save_pretrained(folder / "model")
+    policy.name_or_path = str(folder / "model")
+    adapted = get_peft_model(policy, LoraConfig(r=4, lora_alpha=16, target_modules="all-linear"))
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(std=0.05, generator=generator)
+    adapted.save_pretrained(folder / "adapter")
 
 
 def build(name: str, folder: Path, processes: int, **changes):
@@ -92,7 +111,7 @@ def build(name: str, folder: Path, processes: int, **changes):
     config = config_class(output_dir=str(folder), **SETTINGS | batch | own | changes)
     adapters = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None
     return trainer_class(
-        make_policy(**(MOE if name == "moe" else {})),
+        str(folder.parent / STARTS[name]) if name in STARTS else make_policy(**(MOE if name == "moe" else {})),
         share_of_a,
         config,
         train_dataset=make_prompts(48),

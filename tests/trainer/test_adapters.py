@@ -79,6 +79,21 @@ def test_an_adapter_given_by_its_folder_is_trained_and_is_its_own_reference(make
         assert torch.equal(tensor, before[name]) != learns, name
 
 
+def test_a_run_from_an_adapter_resumes_exactly_and_saves_the_adapter_alone(make_grpo_trainer, adapter, tmp_path):
+    settings = {"beta": 0.3, "save_strategy": "steps", "save_steps": 1, "max_steps": 2}
+    whole = make_grpo_trainer(str(adapter), **settings)
+    whole.train()
+    resumed = make_grpo_trainer(str(adapter), **settings, output_dir=str(tmp_path / "resumed"))
+    resumed.train(resume_from_checkpoint=f"{whole.args.output_dir}/checkpoint-1")
+    for name, tensor in whole.policy.state_dict().items():
+        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
+    whole.save_model()
+    saved = {
+        str(path.relative_to(whole.args.output_dir)) for path in Path(whole.args.output_dir).rglob("adapter_model*")
+    }
+    assert saved == {f"{place}adapter_model.safetensors" for place in ("", "checkpoint-1/", "checkpoint-2/")}
+
+
 def test_ppo_goes_on_from_the_folder_of_an_adapter(tmp_path, adapter):
     trainer = make_ppo_trainer(tmp_path / "run", str(adapter))
     trainer.train()

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from launching import cause, launch, launch_two_machines
-from mode_runs import BROKEN, EXACT, RESUMED, RUNS, forget_precision, run
+from mode_runs import BROKEN, EXACT, RESUMED, RUNS, forget_precision, make_starts, run
 from peft import PeftModel
 from safetensors.torch import load_file
 from tiny import make_policy
@@ -30,6 +30,7 @@ MODES = {
 def alone(tmp_path_factory):
     """Folder of the runs in one process."""
     folder = tmp_path_factory.mktemp("alone")
+    make_starts(folder)
     for name in RUNS:
         trainer = run(name, folder / name, processes=1)
         forget_precision()
@@ -68,6 +69,7 @@ def evaluations(log):
 def test_two_processes_equal_one(alone, mode, tmp_path):
     if mode.startswith("zero") and not importlib.util.find_spec("deepspeed"):
         pytest.skip("the extra deepspeed is not installed")
+    make_starts(tmp_path)
     done = launch("modes_worker.py", str(tmp_path), config=mode)
     assert done.returncode == 0, cause(done)
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
@@ -118,7 +120,7 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
         assert [entry["step"] for entry in log if "eval_reward" in entry] == [0, 1, 2]
 
     for name in RUNS:
-        if "lora" in name:
+        if "lora" in name or "adapter" in name:
             PeftModel.from_pretrained(make_policy(), tmp_path / name)
         else:
             AutoModelForCausalLM.from_pretrained(tmp_path / name)
