@@ -99,6 +99,8 @@ def check_engine(engine: object) -> None:
     Raises:
         TypeError: With its class and the methods that it lacks.
     """
+    if isinstance(engine, type):
+        raise TypeError(f"rollout_engine is the class {engine.__name__}; give an instance of it, {engine.__name__}().")
     missing = [name for name in ("generate", "sync_weights") if not callable(getattr(engine, name, None))]
     if missing:
         raise TypeError(

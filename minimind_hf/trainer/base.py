@@ -50,6 +50,7 @@ from .experience import Experience, MicroBatch, add_stand_ins
 from .health import HealthCallback
 from .inputs import (
     check_config_class,
+    check_objects,
     default_output_dir,
     load_tokenizer,
     make_engine,
@@ -101,6 +102,7 @@ class RLTrainer(EvaluatingTrainer):
         peft_config: PeftConfig | None = None,
         rollout_engine: RolloutEngine | None = None,
     ):
+        check_objects(model, processing_class, peft_config)
         args = args or self._default_args(model)
         check_config_class(args, self.config_class)
         # From cheap to dear: whatever can be refused is refused before weights are loaded.

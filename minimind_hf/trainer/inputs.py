@@ -5,6 +5,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from peft import PeftConfig
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -29,6 +31,23 @@ def check_config_class(args: Any, expected: type[RLConfig]) -> None:
             f"args is a {found}, but this trainer takes a minimind_hf.{expected.__name__}. Import it from "
             "minimind_hf: it knows trl's fields."
         )
+
+
+def check_objects(model: Any, processing_class: Any, peft_config: Any) -> None:
+    """Refuses what a trainer cannot be given in these places.
+
+    Raises:
+        TypeError: Naming the argument, its type and what is expected.
+    """
+    expected = {
+        "model": (model, (str, nn.Module), "a name or folder (a str), or a model"),
+        "processing_class": (processing_class, (PreTrainedTokenizerBase, type(None)), "a tokenizer of transformers"),
+        "peft_config": (peft_config, (PeftConfig, type(None)), "a configuration of peft, such as LoraConfig(r=16)"),
+    }
+    for name, (value, kinds, wanted) in expected.items():
+        if not isinstance(value, kinds):
+            found = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+            raise TypeError(f"{name} is {found}, expected {wanted}.")
 
 
 def with_quantization(

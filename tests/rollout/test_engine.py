@@ -71,3 +71,5 @@ def test_temperature_must_be_above_0(changes):
 def test_an_object_that_is_no_engine_is_refused_by_what_it_lacks():
     with pytest.raises(TypeError, match="MyEngine, which has no generate and no sync_weights"):
         check_engine(MyEngine())
+    with pytest.raises(TypeError, match="rollout_engine is the class MyEngine; give an instance"):
+        check_engine(MyEngine)

@@ -426,6 +426,21 @@ def test_what_does_not_fit_together_is_refused(make_trainer, changes, message):
         make_trainer(scripted=scripted, **changes).train()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": 5}, "model is a int, expected a name or folder"),
+        ({"model": type(make_policy())}, "model is the class MiniMindForCausalLM, expected a name"),
+        ({"processing_class": "folder"}, "processing_class is a str, expected a tokenizer"),
+        ({"peft_config": {"r": 8}}, "peft_config is a dict, expected a configuration of peft"),
+    ],
+)
+def test_objects_of_the_wrong_kind_are_refused(make_config, given, message):
+    usual = {"model": make_policy(), "processing_class": make_tokenizer()}
+    with pytest.raises(TypeError, match=message):
+        GRPOTrainer(reward_funcs=share_of_a, args=make_config(), train_dataset=make_prompts(8), **usual | given)
+
+
 def test_peft_config_on_a_model_with_adapters_is_refused(make_config):
     with pytest.raises(ValueError, match="already has adapters"):
         GRPOTrainer(
