@@ -149,9 +149,9 @@ def _add_estimate(commands: Any) -> None:
 def _run_estimate(options: argparse.Namespace) -> int:
     from transformers import AutoConfig
 
-    from .paths import check_model_path
+    from .paths import check_loadable
 
-    check_model_path(options.model)
+    check_loadable(options.model)
 
     from .estimate import GRPO_SIZES, PPO_SIZES, Setting, adapter_parameters, estimate, shape_of
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .paths import check_model_path
+from .paths import check_loadable
 
 THINK_START, THINK_END = "<think>", "</think>"
 
@@ -30,7 +30,7 @@ def load_for_inference(
     Raises:
         ValueError: If it is a .pth file, or cannot be loaded.
     """
-    check_model_path(path)
+    check_loadable(path)
     device = usable_device(device)
     code = {"trust_remote_code": trust_remote_code}
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **code).to(device).eval()

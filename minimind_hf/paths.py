@@ -9,8 +9,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.file_download import repo_folder_name
 from safetensors import SafetensorError, safe_open
-from transformers.utils import ADAPTER_CONFIG_NAME
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 
 def check_model_path(name: str | Path, what: str = "model") -> None:
@@ -41,6 +44,43 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
         raise ValueError(
             f"The folder of the {what}, {text!r}, does not exist (looked in {Path.cwd()}). Check the path."
         )
+
+
+def check_loadable(name: str | Path, what: str = "model", cache_dir: str | Path | None = None) -> None:
+    """[`check_model_path`], and that a name which is no folder was downloaded before or can be asked for.
+
+    One request: transformers' own loading asks for a minute, and its error does not say for what.
+
+    Args:
+        name (`str` or `Path`): A folder or hub name.
+        what (`str`): What it is, for the message.
+        cache_dir (`str` or `Path`, *optional*): Where downloads are kept; unset, the hub's usual place.
+
+    Raises:
+        ValueError: As there, and if the hub cannot be reached. What the hub answers is for loading to explain.
+    """
+    check_model_path(name, what)
+    text = os.fspath(name)
+    if Path(text).expanduser().is_dir():
+        if holds_adapters(text):
+            base = adapter_settings(text)["base_model_name_or_path"]
+            check_loadable(base, f"base of the adapter {text}", cache_dir)
+        return
+    if _was_downloaded(text, Path(cache_dir or constants.HF_HUB_CACHE)):
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(text, CONFIG_NAME))
+    except (HfHubHTTPError, HFValidationError):
+        return
+    except Exception as error:  # the hub's client has changed its library before, and with it these classes
+        raise ValueError(
+            f"The {what} {text!r} is no folder in {Path.cwd()}, was not downloaded before, and the hub cannot be "
+            f"asked for it ({error}). Check the name and the connection."
+        ) from error
+
+
+def _was_downloaded(name: str, cache_dir: Path) -> bool:
+    return any((cache_dir / repo_folder_name(repo_id=name, repo_type="model") / "snapshots").glob("*"))
 
 
 def holds_adapters(folder: str | Path) -> bool:

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thought and answer are told apart however the text arrives."""
 
+import time
+
 import pytest
 
 from minimind_hf.cli import main
 from minimind_hf.inference import ThoughtSplitter, load_for_inference, opens_thought
+from minimind_hf.paths import check_loadable
+
+# At the port where nobody listens
+HUB_URL = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
 
 
 def split(parts: list[str], inside: bool) -> tuple[str, str]:
@@ -52,16 +58,36 @@ def test_a_path_without_a_folder_is_named(name, capsys):
         assert f"{name!r}, does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_name_that_no_hub_can_be_asked_for_is_named_at_once(offline, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", HUB_URL)
+    start = time.perf_counter()
+    for command in (["chat", "nothere"], ["estimate", "nothere"]):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert "The model 'nothere' is no folder in " in error and "the hub cannot be asked for it (" in error
+    assert time.perf_counter() - start < 10
+
+
+def test_a_name_that_was_downloaded_before_is_not_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("minimind_hf.paths.get_hf_file_metadata", lambda url: pytest.fail("the hub was asked"))
+    (tmp_path / "models--owner--name" / "snapshots" / "0123").mkdir(parents=True)
+    check_loadable("owner/name", cache_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ('{"base_model_name_or_path": "/moved/away"}', "'/moved/away', does not exist"),
+        ('{"base_model_name_or_path": "nothere"}', "'nothere' is no folder in "),
         ('{"base_model_name_or_path": null}', "does not say of which model"),
         ("[]", "is no JSON object"),
         ("{", "is no JSON object"),
     ],
 )
-def test_the_base_of_adapters_is_looked_for_first(tmp_path, config, message, capsys):
+def test_the_base_of_adapters_is_looked_for_first(tmp_path, config, message, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "adapter_config.json").write_text(config)
     prompts = ["--dataset_name", "none.jsonl", "--exact_match"]
     for command in (["chat", str(tmp_path)], ["estimate", str(tmp_path)], ["eval", str(tmp_path), *prompts]):

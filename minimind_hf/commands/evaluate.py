@@ -60,12 +60,12 @@ def _run(options: argparse.Namespace) -> int:
     from ..data.conversations import NOT_PASSED_ON
     from ..evaluation import EvalSettings, ExactMatch, as_table, summary, thinking_ratio_of
     from ..inference import usable_device
-    from ..paths import check_model_path
+    from ..paths import check_loadable
     from ..rewards import RewardScorer
 
     disable_progress_bar()
     for path in options.models:
-        check_model_path(path)
+        check_loadable(path)
     usable_device(options.device)
     settings = EvalSettings(
         options.samples,

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from ..paths import check_model_path
+from ..paths import check_loadable
 from .rules import Completion, answer_part, completion_text
 
 HISTORY_SEPARATOR = "以上是对话历史。我的新问题是："
@@ -105,7 +105,7 @@ class RewardModel:
             RewardModelError: If it cannot be loaded, has more than one label, or has no trained classification head.
         """
         try:
-            check_model_path(path, "reward model")
+            check_loadable(path, "reward model")
         except ValueError as error:
             raise RewardModelError(str(error)) from error
         model = _load_model(path, trust_remote_code, dtype)

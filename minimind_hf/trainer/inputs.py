@@ -12,7 +12,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..data import PromptDataset
 from ..data.thinking_note import say_how_many_think
-from ..paths import check_model_path
+from ..paths import check_loadable
 from ..rollout import RolloutEngine, SGLangEngine, TorchEngine
 from .config import RLConfig
 from .engine_settings import check_own_engine
@@ -147,7 +147,7 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
         raise ValueError(
             "The model was made in memory and names no folder to take a tokenizer from. Pass processing_class."
         )
-    check_model_path(name)
+    check_loadable(name)
     revision = (args.model_init_kwargs or {}).get("revision")
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:

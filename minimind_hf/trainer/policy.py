@@ -16,7 +16,7 @@ from trl.models.utils import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import create_model_from_path, disable_dropout_in_model, use_adapter
 
 from ..forward.signature import forward_arguments, unwrap
-from ..paths import check_model_path
+from ..paths import check_loadable
 from .config import RLConfig
 from .sharding import whole_weights
 
@@ -56,8 +56,9 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
 
 def _load(name: str, args: RLConfig) -> PreTrainedModel:
     """Loads a model; given the folder or name of an adapter, its base and the adapter, to be trained further."""
-    check_model_path(name)
     init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+    cache_dir = init_kwargs.get("cache_dir")
+    check_loadable(name, cache_dir=cache_dir)
     if find_adapter_config_file(name, revision=init_kwargs.get("revision")) is None:
         return create_model_from_path(name, architecture=AutoModelForCausalLM, **init_kwargs)
     revision = init_kwargs.pop("revision", None)  # of the adapter; its config may name one of the base
@@ -69,7 +70,7 @@ def _load(name: str, args: RLConfig) -> PreTrainedModel:
         )
     if config.revision:
         init_kwargs["revision"] = config.revision
-    check_model_path(config.base_model_name_or_path, f"base of the adapter {name}")
+    check_loadable(config.base_model_name_or_path, f"base of the adapter {name}", cache_dir)
     base = create_model_from_path(config.base_model_name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
     return PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
 
