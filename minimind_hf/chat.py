@@ -2,7 +2,7 @@
 """A conversation with a trained model, streamed to a console."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer,
 from .inference import Piece, ThoughtSplitter, opens_thought
 
 HELP = "/clear begins anew, /think and /nothink switch thinking, /exit (or end of file) ends"
+NO_SWITCH = "the chat template of this model has no switch for thinking: it thinks, or not, as it was trained"
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,21 @@ class Chat:
 
     def render(self) -> str:
         """The conversation as the model sees it, ready for its answer."""
-        thinking = {"open_thinking": self.settings.thinking, "enable_thinking": self.settings.thinking}
-        return self.tokenizer.apply_chat_template(
-            self.messages, tokenize=False, add_generation_prompt=True, **thinking
-        )
+        return self._rendered(self.messages, self.settings.thinking)
+
+    def has_thinking_switch(self) -> bool:
+        """Whether the chat template makes a difference between thinking on and off."""
+        turn = [*self._system, {"role": "user", "content": "?"}]
+        return self._rendered(turn, True) != self._rendered(turn, False)
+
+    def switch_thinking(self, on: bool) -> None:
+        """Switches thinking and says so, or that the template knows no such thing."""
+        self.settings = replace(self.settings, thinking=on)
+        self.console.print(f"thinking is {'on' if on else 'off'}" if self.has_thinking_switch() else NO_SWITCH)
+
+    def _rendered(self, messages: list[dict[str, str]], thinking: bool) -> str:
+        switch = {"open_thinking": thinking, "enable_thinking": thinking}
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
 
     def say(self, text: str) -> str:
         """Adds a user's turn, streams the answer, and returns it without its thought."""
@@ -147,7 +159,7 @@ def converse(chat: Chat, lines: Iterable[str], seed: int | None = None) -> None:
         if text == "/clear":
             chat.clear()
         elif text in ("/think", "/nothink"):
-            chat.settings = ChatSettings(**vars(chat.settings) | {"thinking": text == "/think"})
+            chat.switch_thinking(text == "/think")
         elif text.startswith("/"):
             chat.console.print(f"{text.split()[0]} is no command: {HELP}.", markup=False)
         elif text:

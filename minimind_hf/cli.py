@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import __version__
 from .commands import chat, evaluate, report
 
 
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         `int`: Exit status: 0 on success, 1 for an error of the user's making (2 for a wrong usage, by argparse).
     """
     parser = argparse.ArgumentParser(prog="minimind-hf", description="Tools for MiniMind on transformers.")
+    parser.add_argument("--version", action="version", version=f"minimind-hf {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add_command in _COMMANDS:
         add_command(commands)
@@ -127,22 +129,33 @@ def _add_estimate(commands: Any) -> None:
         description="Estimates memory per process from a model's config; nothing is loaded. See docs/scaling.md.",
     )
     parser.add_argument("model", help="folder or name of the model")
-    parser.add_argument("--algorithm", default="grpo", choices=("grpo", "ppo"))
-    parser.add_argument("--mode", default="ddp", choices=("ddp", "zero1", "zero2", "zero3", "fsdp2"))
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of weights")
-    parser.add_argument("--lora_r", type=int, metavar="R", help="train adapters of this rank on all linear layers")
-    parser.add_argument("--no_reference", action="store_true", help="without a KL penalty")
-    parser.add_argument("--per_device_train_batch_size", type=int, help="as in the config (default: 12; ppo: 8)")
-    parser.add_argument("--steps_per_generation", type=int, default=1, help="as in the config")
-    parser.add_argument("--mini_batch_size", type=int, help="of ppo, as in the config (default: 2)")
-    parser.add_argument("--max_batch_rows", type=int, default=256, help="completions decoded at a time, at most")
-    parser.add_argument("--num_generations", type=int, help="as in the config (default: 6; ppo: 1)")
-    parser.add_argument("--max_prompt_length", type=int, default=128)
-    parser.add_argument("--max_completion_length", type=int, default=256)
-    parser.add_argument("--max_tokens_per_microbatch", type=int)
-    parser.add_argument("--use_cpu", action="store_true")
-    parser.add_argument("--trust_remote_code", action="store_true")
+    add = parser.add_argument
+    add("--algorithm", default="grpo", choices=("grpo", "ppo"), help="ppo has a critic (default grpo)")
+    add(
+        "--mode",
+        default="ddp",
+        choices=("ddp", "zero1", "zero2", "zero3", "fsdp2"),
+        help="what is divided among the processes (default ddp: nothing)",
+    )
+    add("--processes", type=int, default=1, metavar="N", help="how many train together (default 1)")
+    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of weights (default float32)")
+    add(
+        "--lora_r",
+        type=int,
+        metavar="R",
+        help="train adapters of this rank on all linear layers (default: no adapters)",
+    )
+    add("--no_reference", action="store_true", help="without a KL penalty, so without a reference model")
+    add("--per_device_train_batch_size", type=int, metavar="N", help="as in the config (default: 12; ppo: 8)")
+    add("--steps_per_generation", type=int, default=1, metavar="N", help="as in the config (default 1)")
+    add("--mini_batch_size", type=int, metavar="N", help="of ppo, as in the config (default: 2)")
+    add("--max_batch_rows", type=int, default=256, metavar="N", help="completions decoded at a time (default 256)")
+    add("--num_generations", type=int, metavar="N", help="completions per prompt (default: 6; ppo: 1)")
+    add("--max_prompt_length", type=int, default=128, metavar="N", help="tokens of a prompt (default 128)")
+    add("--max_completion_length", type=int, default=256, metavar="N", help="tokens of a completion (default 256)")
+    add("--max_tokens_per_microbatch", type=int, metavar="N", help="computed at a time (default: as training chooses)")
+    add("--use_cpu", action="store_true", help="for a run on a CPU, which computes fewer tokens at a time")
+    add("--trust_remote_code", action="store_true", help="run code that the model brings along")
     parser.set_defaults(run=_run_estimate)
 
 

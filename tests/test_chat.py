@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from tiny import make_policy, make_tokenizer
 
-from minimind_hf.chat import Chat, ChatSettings, converse
+from minimind_hf.chat import NO_SWITCH, Chat, ChatSettings, converse
 from minimind_hf.cli import main
 
 TEMPLATE = (
@@ -71,9 +71,21 @@ def test_what_looks_like_markup_is_shown_as_it_is(make_chat):
 
 def test_commands(make_chat):
     chat, model, shown = make_chat("one", "two", system="S")
-    converse(chat, ["first", "", "/clear", "/think", "second", "/jump", "/exit", "never"])
+    converse(chat, ["first", "", "/clear", "/think", "second", "/nothink", "/jump", "/exit", "never"])
     assert model.prompts == ["s:S;u:first;a:", "s:S;u:second;a:<think>"]
-    assert "/jump is no command" in shown.getvalue()
+    shown = shown.getvalue()
+    assert shown.index("thinking is on\n") < shown.index("two\n") < shown.index("thinking is off\n")
+    assert "/jump is no command" in shown
+
+
+def test_a_template_without_a_switch_for_thinking_is_told(make_chat, folder, capsys):
+    chat, _, shown = make_chat()
+    chat.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    converse(chat, ["/think"])
+    assert shown.getvalue() == f"{NO_SWITCH}\n"
+    chat.tokenizer.save_pretrained(folder)
+    assert main(["chat", str(folder), "--prompt", "hi", "--max_new_tokens", "2", "--thinking"]) == 0
+    assert capsys.readouterr().err == f"--thinking: {NO_SWITCH}\n"
 
 
 def test_sampling_flags_reach_generate(make_chat):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: what it passes on, what it prints, how it fails."""
 
+import argparse
 import json
 
 import pytest
 import torch
 from transformers import AutoConfig
 
+import minimind_hf
 from minimind_hf.cli import main, parse_config_values
 
 
@@ -54,6 +56,27 @@ def test_usage(arguments, status, capsys):
     assert stopped.value.code == status
     printed = capsys.readouterr()
     assert "usage: minimind-hf" in printed.out + printed.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"minimind-hf {minimind_hf.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["chat", "eval", "estimate", "convert", "report"])
+def test_help_describes_each_option_and_names_its_default(command, monkeypatch):
+    parsers = []
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "parse_args", lambda self, arguments=None: parsers.append(self) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        main([command])
+    [commands] = [action for action in parsers[0]._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in commands.choices[command]._actions:
+        assert action.help, action
+        if isinstance(action.default, int | float | str) and action.default not in (False, argparse.SUPPRESS):
+            assert "default" in action.help, action
 
 
 def test_config_values_are_json_or_text():

@@ -3,6 +3,7 @@
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,13 +20,25 @@ def add(commands: Any) -> None:
     parser.add_argument("--thinking", action="store_true", help="let the model think before it answers")
     parser.add_argument("--hide_thinking", action="store_true", help="do not show what it thinks")
     parser.add_argument("--max_new_tokens", type=int, default=512, metavar="N", help="cut answers here (default 512)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default 0.8)"
+    )
     parser.add_argument("--top_p", type=float, default=1.0, metavar="P", help="nucleus sampling (default 1.0: off)")
     parser.add_argument("--top_k", type=int, default=0, metavar="K", help="the K likeliest tokens (default 0: off)")
     parser.add_argument(
-        "--min_p", type=float, default=0.0, metavar="P", help="relative to the likeliest (default: off)"
+        "--min_p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="only tokens this likely, relative to the likeliest (default 0: off)",
     )
-    parser.add_argument("--repetition_penalty", type=float, default=1.0, metavar="X", help="default 1.0: off")
+    parser.add_argument(
+        "--repetition_penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="above 1: less of the same (default 1.0: off)",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="makes sampled answers repeatable")
     add_model_options(parser)
     parser.set_defaults(run=_run)
@@ -43,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from ..chat import HELP, Chat, ChatSettings, converse
+    from ..chat import HELP, NO_SWITCH, Chat, ChatSettings, converse
     from ..inference import load_for_inference
 
     disable_progress_bar()
@@ -61,6 +74,8 @@ def _run(options: argparse.Namespace) -> int:
         repetition_penalty=options.repetition_penalty,
     )
     chat = Chat(model, tokenizer, settings, options.system)
+    if options.thinking and not chat.has_thinking_switch():
+        print(f"--thinking: {NO_SWITCH}", file=sys.stderr)
     if options.prompt is None:
         chat.console.print(f"{options.model}: {HELP}", markup=False)
     converse(chat, _typed_lines() if options.prompt is None else options.prompt, options.seed)

@@ -27,13 +27,19 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--reward_funcs", nargs="+", default=[], metavar="REWARD", help="as for training: names, paths, reward models"
     )
-    parser.add_argument("--reward_weights", nargs="+", type=float, metavar="W", help="one weight per reward")
+    parser.add_argument(
+        "--reward_weights", nargs="+", type=float, metavar="W", help="one weight per reward (default: 1)"
+    )
     parser.add_argument(
         "--exact_match", nargs="?", const="answer", metavar="COLUMN", help="1 if the answer is the column's value"
     )
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="completions per prompt (default 1)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: the likeliest token")
-    parser.add_argument("--max_completion_length", type=int, default=256, metavar="N", help="default 256")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default 0.8)"
+    )
+    parser.add_argument(
+        "--max_completion_length", type=int, default=256, metavar="N", help="cut completions here (default 256)"
+    )
     parser.add_argument(
         "--thinking_ratio",
         type=float,
@@ -41,7 +47,7 @@ def add(commands: Any) -> None:
         help="share of the prompts that think (default: as the models were trained, by their run.json; else 0.9)",
     )
     parser.add_argument("--batch_size", type=int, default=64, metavar="N", help="prompts at a time (default 64)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default 0)")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="write results.json and the completions there")
     add_model_options(parser)
     parser.set_defaults(run=_run)
