@@ -89,10 +89,25 @@ def _gathered_in_place(engine: nn.Module, policy: nn.Module) -> Iterator[None]:
 
     hooked = isinstance(engine, deepspeed.DeepSpeedEngine)  # not before training, in a first evaluation
     with deepspeed.zero.GatheredParameters(list(policy.parameters())), torch.no_grad():
-        if hooked:
-            remove_hooks(engine)
-        try:
+        if not hooked:
             yield
+            return
+        remove_hooks(engine)
+        try:
+            with _without_hook_of_steps(engine):
+                yield
         finally:
-            if hooked:
-                add_hooks(engine)
+            add_hooks(engine)
+
+
+@contextmanager
+def _without_hook_of_steps(engine: nn.Module) -> Iterator[None]:
+    """Takes off what trl leaves: in a pass that follows, DeepSpeed compares the processes, and waits for those that
+    make fewer passes or fail."""
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
+    hooks, number = offload.module._forward_pre_hooks, offload.fwd_pre_hook.id
+    hook = hooks.pop(number)
+    try:
+        yield
+    finally:
+        hooks[number] = hook

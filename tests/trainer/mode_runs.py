@@ -155,6 +155,24 @@ def run_broken(name: str, folder: Path, processes: int) -> tuple[str, bool]:
     return "no error", True
 
 
+class _FailingEngine(ScriptedEngine):
+    def generate(self, *args):
+        if os.environ["RANK"] == "1" and self.version == 1:
+            raise ConnectionError("the server went away")
+        return super().generate(*args)
+
+
+def run_with_failing_engine(folder: Path) -> str:
+    """Trains until the engine of one process fails, before it makes a pass as the other does; returns the error."""
+    trainer = build("grpo", folder, processes=2)
+    trainer._rollouts.engine = _FailingEngine(trainer.args.temperature)
+    try:
+        trainer.train()
+    except (RuntimeError, ConnectionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
 class _AfterStep(TrainerCallback):
     def __init__(self, do):
         self.do = do

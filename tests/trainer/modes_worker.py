@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from accelerate.state import AcceleratorState
-from mode_runs import BROKEN, RESUMED, RUNS, forget_precision, run, run_broken
+from mode_runs import BROKEN, RESUMED, RUNS, forget_precision, run, run_broken, run_with_failing_engine
 from tiny import run_fsdp_on_cpu, skip_deepspeed_shared_memory
 
 
@@ -30,13 +30,17 @@ def result_of(trainer) -> dict:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    for name in names or [*RUNS, *(f"{name}_resumed" for name in RESUMED), *BROKEN]:
+    for name in names or [*RUNS, *(f"{name}_resumed" for name in RESUMED), *BROKEN, "engine_error"]:
         AcceleratorState._reset_state()  # the settings of one run would stay those of the next
         forget_precision()
         if name in BROKEN:
             error, moved = run_broken(name, folder / name, processes=2)
             result = {"error": error, "moved": moved}
             (folder / f"{name}_{os.environ['RANK']}.json").write_text(json.dumps(result))
+            continue
+        if name == "engine_error":
+            error = {"error": run_with_failing_engine(folder / name)}
+            (folder / f"{name}_{os.environ['RANK']}.json").write_text(json.dumps(error))
             continue
         if name == "each_machine":
             trainer = on_a_disk_of_its_own(folder / f"machine_{os.environ['RANK']}")

@@ -73,6 +73,9 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
     done = launch("modes_worker.py", str(tmp_path), config=mode)
     assert done.returncode == 0, cause(done)
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    own, other = results.pop("engine_error_1")["error"], results.pop("engine_error_0")["error"]
+    assert own == "ConnectionError: the server went away"
+    assert "the rollout failed in 1 of 2 processes. process 1: ConnectionError" in other
     assert len(results) == 2 * (len(RUNS) + len(RESUMED) + len(BROKEN))
     for name in BROKEN:
         found, other = results.pop(f"{name}_1"), results.pop(f"{name}_0")
