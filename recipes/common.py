@@ -5,6 +5,9 @@ import minimind_hf  # noqa: F401 - before whatever makes a tensor: see minimind_
 
 # isort: split
 import json
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +25,7 @@ from minimind_hf import RLConfig, load_prompts
 from minimind_hf.paths import check_model_path
 from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.card import model_card
-from minimind_hf.trainer.html_report import write_report
+from minimind_hf.trainer.html_report import REPORT_FILE, write_report
 from minimind_hf.trainer.report import plot_reward_curve
 from minimind_hf.trainer.run_record import STATE_FILE
 
@@ -225,13 +228,27 @@ def _write_report(trainer: Trainer, task: Task) -> None:
 
 
 def print_result(trainer: Trainer, algorithm: str, task: Task, accuracy_after: float | None, seconds: float) -> None:
-    """Prints the recipe's last line, one JSON object, on the main process."""
-    result = {
-        "algorithm": algorithm,
-        "accuracy_before": task.accuracy_before,
-        "accuracy_after": accuracy_after,
-        "seconds": round(seconds, 1),
-        "output_dir": trainer.args.output_dir,
-    }
-    if trainer.is_world_process_zero():
-        print(json.dumps(result), flush=True)
+    """Prints what to do next and the recipe's last line, one JSON object, on the main process."""
+    if not trainer.is_world_process_zero():
+        return
+    is_embedded = task.dataset_name is None
+    result = {"algorithm": algorithm}
+    if is_embedded:
+        result |= {"accuracy_before": task.accuracy_before, "accuracy_after": accuracy_after}
+    result |= {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
+    print(_next_steps(trainer.args.output_dir, is_embedded), flush=True)
+    print(json.dumps(result), flush=True)
+
+
+def _next_steps(folder: str, is_embedded: bool) -> str:
+    question = ["--thinking", "--prompt", embedded_task.QUESTION] if is_embedded else []
+    command = shlex.join(["chat", folder, *question])
+    return f"open {Path(folder) / REPORT_FILE} for the curves; talk to the model: {_command_line_tool()} {command}"
+
+
+def _command_line_tool() -> str:
+    """As it can be typed here: the environment may not be activated, the package not installed."""
+    beside = Path(sys.executable).with_name("minimind-hf")
+    if shutil.which("minimind-hf"):
+        return "minimind-hf"
+    return shlex.join([os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "minimind_hf.cli"])

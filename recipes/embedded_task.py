@@ -37,6 +37,7 @@ from transformers import (
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
 
+QUESTION = "27 + 35 = ?"  # one to try the result with
 TEMPERATURE = 0.8
 MAX_COMPLETION_LENGTH = 36  # a worked solution takes at most 28 tokens
 NUM_HELD_OUT = 512

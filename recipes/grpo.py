@@ -18,8 +18,8 @@ Completions by an SGLang server instead of this process (docs/rollout-engines.md
 
     python recipes/grpo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
 
-The output folder gets the model, its tokenizer, a model card and the reward curve. The last line of output is one JSON
-object; its accuracies are those on held-out prompts of the embedded task, else null.
+The output folder gets the model, its tokenizer, a model card, the reward curve and report.html. The last line of
+output is one JSON object; for the embedded task it has the accuracies on held-out prompts.
 """
 
 import time

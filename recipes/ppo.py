@@ -17,9 +17,9 @@ Completions by an SGLang server instead of this process (docs/rollout-engines.md
 
     python recipes/ppo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
 
-The output folder gets the policy, its tokenizer, a model card and the reward curve, its subfolder `critic` the critic.
-The last line of output is one JSON object; its accuracies are those on held-out prompts of the embedded task, else
-null.
+The output folder gets the policy, its tokenizer, a model card, the reward curve and report.html, its subfolder
+`critic` the critic. The last line of output is one JSON object; for the embedded task it has the accuracies on held-out
+prompts.
 """
 
 import time
@@ -58,7 +58,8 @@ def print_critic(trainer: Trainer, rollouts: int = 10) -> None:
     logged = [log["explained_variance"] for log in trainer.state.log_history if "explained_variance" in log]
     if logged and trainer.is_world_process_zero():
         last = logged[-rollouts:]
-        print(f"explained variance of the critic, last {len(last)} rollouts: {sum(last) / len(last):.2f}", flush=True)
+        over = f"last {len(last)} rollouts" if len(last) > 1 else "last rollout"
+        print(f"explained variance of the critic, {over}: {sum(last) / len(last):.2f}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -29,6 +29,9 @@ def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     assert result["algorithm"] == "cispo"
     assert 0 <= result["accuracy_before"] <= 1 and 0 <= result["accuracy_after"] <= 1
     out = tmp_path / "out"
+    *_, then, _ = done.stdout.splitlines()
+    assert (out / "report.html").is_file() and f"open {out}/report.html" in then
+    assert then.endswith(f" chat {out} --thinking --prompt '27 + 35 = ?'")
     assert (out / "reward_curve.png").read_bytes().startswith(PNG)
     card = (out / "README.md").read_text()
     assert f"| eval_accuracy_after | {result['accuracy_after']:.4g} |" in card
@@ -55,9 +58,11 @@ def test_own_model_prompts_and_rewards(tmp_path, capsys):
             "--learning_rate", "1e-2", "--save_strategy", "no", "--loss_type", "grpo",
         ]
     )  # fmt: skip
-    result = last_line(capsys.readouterr().out)
+    output = capsys.readouterr().out
+    then, result = output.splitlines()[-2], last_line(output)
+    assert list(result) == ["algorithm", "seconds", "output_dir"]
     assert result["algorithm"] == "grpo"
-    assert result["accuracy_before"] is None and result["accuracy_after"] is None
+    assert then.startswith(f"open {out}/report.html") and then.endswith(f" chat {out}")
     assert result["output_dir"] == str(out)
     assert {"README.md", "reward_curve.png", "model.safetensors", "tokenizer.json"} <= {p.name for p in out.iterdir()}
     assert not LlamaForCausalLM.from_pretrained(out).lm_head.weight.equal(before)
