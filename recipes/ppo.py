@@ -18,8 +18,8 @@ Completions by an SGLang server instead of this process (docs/rollout-engines.md
     python recipes/ppo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
 
 The output folder gets the policy, its tokenizer, a model card, the reward curve and report.html, its subfolder
-`critic` the critic. The last line of output is one JSON object; for the embedded task it has the accuracies on held-out
-prompts.
+`critic` the critic. The last line of output is one JSON object; for the embedded task it has the accuracies on
+held-out prompts.
 """
 
 import time
