@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import Trainer, TrainingArguments
 
+from ..data import PromptDataset
 from .trl_fields import UnsupportedTrlFields
 
 REWARD_CURVE = "reward_curve.png"  # beside the card
@@ -126,7 +127,7 @@ def model_card(
         steps=trainer.state.global_step,
         processes=trainer.args.world_size,
         rewards=", ".join(f"`{signal}`" for signal in reward_names(trainer)),
-        settings=_table(("setting", "value"), settings(trainer.args)),
+        settings=_table(("setting", "value"), settings(trainer)),
         results=_table(("metric", "last value"), _results(trainer.state.log_history)),
         curve=f"\n![Reward over optimizer steps]({REWARD_CURVE})\n" if _has_curve(trainer) else "",
         versions=_table(("package", "version"), ((package, version(package)) for package in _PACKAGES)),
@@ -147,8 +148,14 @@ def algorithm(args: TrainingArguments) -> tuple[str, str, str]:
 
 
 def _base_model(model: Any) -> str | None:
-    name = getattr(model.config, "_name_or_path", "")
+    name = _name_or_path(model)
     return name if _is_hub_name(name) else None
+
+
+def _name_or_path(model: Any) -> str:
+    """Of the model; of adapters, of what they are on."""
+    adapters = model.peft_config[model.active_adapter].base_model_name_or_path if is_peft_model(model) else None
+    return adapters or getattr(model.config, "_name_or_path", "")
 
 
 def _is_hub_name(name: str) -> bool:
@@ -167,11 +174,13 @@ def _as_list(value: str | Iterable[str] | None) -> list[str]:
 
 
 def _described(base_model: str | None, model: Any) -> str:
-    count = f"{model.num_parameters() / 1e6:.1f} million parameters"
-    kind = f"A {model.config.model_type} model of {count}"
+    kind = f"A {model.config.model_type} model of {model.num_parameters() / 1e6:.1f} million parameters"
     if is_peft_model(model):
         kind = f"Adapters for a {model.config.model_type} model"
-    return f"{kind}, from [{base_model}](https://huggingface.co/{base_model})" if base_model else kind
+    if base_model:
+        return f"{kind}, from [{base_model}](https://huggingface.co/{base_model})"
+    folder = Path(_name_or_path(model)).name
+    return f"{kind}, from the folder `{folder}`" if folder else kind
 
 
 def _loading_code(name: str, model: Any) -> str:
@@ -193,13 +202,20 @@ def reward_names(trainer: Trainer) -> list[str]:
     return list(trainer._scorer.names)
 
 
-def settings(args: TrainingArguments) -> list[tuple[str, Any]]:
-    """Those that shape the result, with their values."""
+def settings(trainer: Trainer) -> list[tuple[str, Any]]:
+    """Those that shape the result, with their values; not those of thoughts or chats that the prompts cannot have."""
+    args = trainer.args
     inherited = {field.name for field in fields(TrainingArguments)}
-    left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields))}
+    left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields)), *_idle(trainer.train_dataset)}
     own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
     values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
+
+
+def _idle(prompts: PromptDataset | None) -> list[str]:
+    """Settings of the prompts that decide nothing about these."""
+    idle = ["thinking_ratio"] if prompts is not None and prompts.thinking_argument is None else []
+    return idle + (["system_prompt_ratio"] if prompts is not None and not prompts.conversational else [])
 
 
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class RunCallback(TrainerCallback):
             if self.trainer.health is None and state.global_step == 0:
                 (Path(args.output_dir) / HEALTH_FILE).unlink(missing_ok=True)  # of an earlier run in this folder
             label, _, _ = algorithm(args)
-            shaped_by = what_is_trained(self.trainer) | dict(settings(args))
+            shaped_by = what_is_trained(self.trainer) | dict(settings(self.trainer))
             write_json(Path(args.output_dir) / RUN_FILE, {"algorithm": label, "settings": shaped_by})
 
     def on_epoch_begin(self, args, state, control, **kwargs):

@@ -10,7 +10,8 @@ from ppo_tools import make_trainer as make_ppo_trainer
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
 from transformers import AutoModelForCausalLM
 
-from minimind_hf import GRPOTrainer
+from minimind_hf import GRPOTrainer, PromptDataset
+from minimind_hf.trainer.card import model_card, settings
 
 LORA = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
 
@@ -64,6 +65,25 @@ def test_a_model_saved_by_the_user_has_our_card_with_adapters_and_without(make_g
         assert ("library_name: peft" in text) == (adapters is not None)
         assert "## How to load it" in text and "Optimizer steps: 1." in text
         card.unlink()
+
+
+def test_the_card_names_the_base_of_adapters_and_only_settings_that_decide(make_grpo_trainer, adapter):
+    trainer = make_grpo_trainer(str(adapter))
+    card = model_card(trainer)
+    assert "Adapters for a minimind model, from the folder `base`, trained by CISPO" in card.text
+    assert card.data.base_model is None  # the Hub would look for a repository of that name
+    trainer.policy.peft_config["default"].base_model_name_or_path = "owner/base"
+    card = model_card(trainer)
+    assert card.data.base_model == "owner/base" and "from [owner/base](https://huggingface.co/owner/base)" in card.text
+    chats = [{"prompt": [{"role": "user", "content": "1 + 1?"}]}]
+    tokenizer = make_tokenizer()
+    trainer.train_dataset = PromptDataset(chats, tokenizer)
+    assert {"thinking_ratio", "system_prompt_ratio"} <= set(dict(settings(trainer)))
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    trainer.train_dataset = PromptDataset(chats, tokenizer)
+    assert {"thinking_ratio", "system_prompt_ratio"} & set(dict(settings(trainer))) == {"system_prompt_ratio"}
+    trainer.train_dataset = PromptDataset([{"prompt": "1 + 1 ="}], tokenizer)
+    assert not {"thinking_ratio", "system_prompt_ratio"} & set(dict(settings(trainer)))
 
 
 def test_an_adapter_given_by_its_folder_is_trained_and_is_its_own_reference(make_grpo_trainer, adapter):
