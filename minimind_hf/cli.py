@@ -197,7 +197,8 @@ def _run_estimate(options: argparse.Namespace) -> int:
         max_tokens=options.max_tokens_per_microbatch,
         on_cpu=options.use_cpu,
     )
-    assumed = [f"{options.algorithm}, {options.mode}, {options.processes} process(es), {options.dtype}"]
+    processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
+    assumed = [f"{options.algorithm}, {options.mode}, {processes}, {options.dtype}"]
     assumed += [f"{name} {value}" for name, value in sizes.items()]
     assumed += [f"prompts of {setting.prompt} and completions of {setting.completion} tokens"]
     print(f"{shape.parameters / 1e6:.1f} million parameters; assumed: {', '.join(assumed)}; MiB per process:")

@@ -125,7 +125,7 @@ def test_command(tmp_path, capsys):
     CONFIG.save_pretrained(tmp_path)
     assert main(["estimate", str(tmp_path), "--lora_r", "8", "--mode", "zero2", "--processes", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "million parameters" in lines[0]
+    assert "million parameters" in lines[0] and "zero2, 2 processes, float32" in lines[0]
     assert lines[-1].split()[0] == "total"
 
 

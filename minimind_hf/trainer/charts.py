@@ -18,6 +18,7 @@ from .run_record import RunRecord
 
 _COLOURS = ("#1f4e9e", "#c0392b", "#1e7d45", "#7b3fa0", "#b06d00", "#3d3d3d", "#0b7d8c", "#a3195b")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)), (0, (7, 2)))
+_LEGEND_COLUMNS = 3  # above the curves, which it would cover
 _FEWEST_TO_CUT = 5  # points, below which there is no telling what is usual
 
 
@@ -138,7 +139,8 @@ def draw(chart: Chart, run: RunRecord) -> str:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if len(names) > 1 or chart.spread:
-        axes.legend(fontsize=8, frameon=False, loc="best", ncols=1 + (len(names) > 5))
+        entries = len(axes.get_legend_handles_labels()[0])
+        figure.legend(fontsize=8, frameon=False, loc="outside upper center", ncols=min(entries, _LEGEND_COLUMNS))
     return _svg(figure, salt=chart.title)
 
 

@@ -115,7 +115,7 @@ def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTra
         with whole_weights(critic, changed=True):
             critic.base_model.load_state_dict(base.base_model.state_dict())
             _start_head(critic, args.seed)
-    logger.warning(_only_the_head_is_new(critic, f"the weights of the policy ({type(base).__name__})"))
+    _say_only_the_head_is_new(critic, f"the weights of the policy ({type(base).__name__})", args)
     return critic.to(base.device)
 
 
@@ -126,7 +126,7 @@ def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
     critic = _head_on_shared_base(policy, args)
     _start_head(critic, args.seed)
     source = "the policy's frozen base with an adapter of its own, which starts like the policy's"
-    logger.warning(_only_the_head_is_new(critic, source))
+    _say_only_the_head_is_new(critic, source, args)
     return critic
 
 
@@ -160,7 +160,7 @@ def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig
     if missing == head:
         with whole_weights(critic, changed=True):
             _start_head(critic, args.seed)
-        logger.warning(_only_the_head_is_new(critic, f"the weights of {source}"))
+        _say_only_the_head_is_new(critic, f"the weights of {source}", args)
     else:
         check_complete(source, missing, [], info["mismatched_keys"])
     embedded, needed = (model.get_input_embeddings().num_embeddings for model in (critic, base))
@@ -229,9 +229,11 @@ def _own_modules(critic: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in critic.named_children() if name != critic.base_model_prefix]
 
 
-def _only_the_head_is_new(critic: PreTrainedModel, source: str) -> str:
+def _say_only_the_head_is_new(critic: PreTrainedModel, source: str, args: PPOConfig) -> None:
+    if args.process_index != 0:
+        return
     names = ", ".join(name for name, module in _own_modules(critic) if isinstance(module, nn.Linear))
-    return f"The critic ({type(critic).__name__}) starts from {source}; only its head ({names}) is new."
+    logger.warning(f"The critic ({type(critic).__name__}) starts from {source}; only its head ({names}) is new.")
 
 
 def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:

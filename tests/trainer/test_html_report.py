@@ -114,6 +114,12 @@ def test_curves_are_svg_with_text_and_names_of_their_own():
     assert len(drawn) == 2  # reward and time
     letters = {element.text for element in drawn[1].iter(f"{SVG}text")}
     assert {"rollout", "update", "seconds", "optimizer step"} <= letters
+    legend = {
+        id(text) for group in drawn[1].iterfind(f".//{SVG}g[@id='legend_1']") for text in group.iter(f"{SVG}text")
+    }
+    others = [text for text in drawn[1].iter(f"{SVG}text") if id(text) not in legend]
+    above = [float(text.get("y")) for text in drawn[1].iter(f"{SVG}text") if id(text) in legend]
+    assert len(above) == 2 and max(above) < min(float(text.get("y")) for text in others)  # no curve under the legend
     names = [{element.get("id") for element in svg.iter(f"{SVG}clipPath")} for svg in drawn]
     assert names[0] and not names[0] & names[1]
 

@@ -12,8 +12,10 @@ from ppo_tools import copied, log_of, lora, make_trainer
 from tiny import make_llama, make_policy
 from transformers import AutoModelForTokenClassification
 
+from minimind_hf import PPOConfig
 from minimind_hf.forward.logprobs import completion_scores
 from minimind_hf.trainer.adapters import BorrowedTrunk
+from minimind_hf.trainer.critic import load_critic
 
 TRAINING = {"max_steps": 8, "mini_batch_size": 4, "optim": "adamw_torch", "learning_rate": 1e-2}
 
@@ -76,10 +78,15 @@ def test_full_training_starts_at_a_kl_of_exactly_0_too(tmp_path):
     assert log_of(trainer, "kl_ref")[0] == 0.0
 
 
-def test_only_head_and_adapters_are_new_and_the_log_says_so(tmp_path, caplog):
+def test_only_head_and_adapters_are_new_and_the_log_says_so(tmp_path, caplog, monkeypatch):
     with caplog.at_level(logging.WARNING):
         trainer = make_trainer(tmp_path, make_policy(), peft_config=lora())
-    assert "only its head (score) is new" in caplog.text
+        assert "only its head (score) is new" in caplog.text
+        caplog.clear()
+        with monkeypatch.context() as patch:  # another process of the same run
+            patch.setattr(PPOConfig, "process_index", 1)
+            load_critic(get_peft_model(make_policy(), lora()), trainer.args)
+        assert "only its head" not in caplog.text
     assert isinstance(trainer.model.critic.model, BorrowedTrunk)
     assert {name for name, _ in trainer.model.critic.named_parameters()} == {"score.weight", "score.bias"}
     base = sum(parameter.numel() for parameter in make_policy().parameters())
