@@ -22,8 +22,9 @@ def rules_of(trainer) -> set[str]:
     return {message.rule for message in trainer.health.messages}
 
 
-def with_long_completions(trainer):
+def make_long_trainer(make_trainer, **settings):
     """Scripted completions, of up to 20 tokens instead of 6: not short."""
+    trainer = make_trainer(max_completion_length=21, **settings)
     trainer._rollouts.engine = ScriptedEngine(trainer.args.temperature, longest=20)
     return trainer
 
@@ -65,7 +66,7 @@ def test_a_message_is_one_line_with_what_to_try():
 def test_constant_reward(make_trainer, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
     with caplog.at_level("WARNING"):
-        trainer = with_long_completions(make_trainer(reward=constant, max_steps=8))
+        trainer = make_long_trainer(make_trainer, reward=constant, max_steps=8)
         trainer.train()
     assert rules_of(trainer) == {"reward_constant"}
     (message,) = trainer.health.messages
@@ -97,7 +98,8 @@ def test_thinking_that_is_not_closed(make_trainer, closes):
     text = "I think so</think>yes" if closes else "I think so, yes but no"
     ids = make_tokenizer()(text, add_special_tokens=False)["input_ids"]
     prompts = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(12)]
-    trainer = make_trainer(reward=noise_of_ids, prompts=prompts, thinking_ratio=1.0, max_steps=10, learning_rate=0.0)
+    settings = {"thinking_ratio": 1.0, "max_steps": 10, "learning_rate": 0.0, "max_completion_length": len(ids) + 2}
+    trainer = make_trainer(reward=noise_of_ids, prompts=prompts, **settings)
     trainer._rollouts.engine = Writes(lambda number: ([*ids, 10 + number, 2], "stop"))
     trainer.train()
     assert rules_of(trainer) - {"engine_mismatch"} == (set() if closes else {"thinking_missing"})
@@ -160,27 +162,27 @@ def test_so_does_ppo_for_either_model(tmp_path):
 
 def test_the_run_goes_on_from_the_last_good_checkpoint_and_remembers(make_trainer):
     settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
-    trainer = with_long_completions(make_trainer(**settings))
+    trainer = make_long_trainer(make_trainer, **settings)
     breaks_at(trainer, step=5)
     with pytest.raises(NotFiniteError):
         trainer.train()
-    again = with_long_completions(make_trainer(**settings))
+    again = make_long_trainer(make_trainer, **settings)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 6
     assert [message.step for message in again.health.messages] == [6]
     # A fresh run in the same folder begins with nothing.
-    fresh = with_long_completions(make_trainer(**settings))
+    fresh = make_long_trainer(make_trainer, **settings)
     fresh.train()
     assert fresh.health.messages == [] == read_health(fresh.args.output_dir)
 
 
 def test_episodes_go_on_through_a_resume(make_trainer):
     settings = {"reward": constant, "save_strategy": "steps", "save_steps": 4}
-    with_long_completions(make_trainer(max_steps=9, **settings)).train()
-    again = with_long_completions(make_trainer(max_steps=9, **settings))
+    make_long_trainer(make_trainer, max_steps=9, **settings).train()
+    again = make_long_trainer(make_trainer, max_steps=9, **settings)
     again.train(resume_from_checkpoint=f"{again.args.output_dir}/checkpoint-8")
     assert [(message.step, message.rule) for message in again.health.messages] == [(5, "reward_constant")]
-    early = with_long_completions(make_trainer(max_steps=6, **settings))
+    early = make_long_trainer(make_trainer, max_steps=6, **settings)
     early.train(resume_from_checkpoint=f"{early.args.output_dir}/checkpoint-4")
     assert [(message.step, message.rule) for message in early.health.messages] == [(5, "reward_constant")]
     lines = (again.health.path).read_text(encoding="utf-8").splitlines()
@@ -205,6 +207,6 @@ def test_switched_off_it_leaves_no_messages_of_an_earlier_run(make_trainer):
 
 def test_a_run_in_which_nothing_is_wrong_hears_nothing(make_trainer):
     """Whole runs that learn are among the recorded ones, in test_health_checks."""
-    trainer = with_long_completions(make_trainer(max_steps=25, learning_rate=0.01))
+    trainer = make_long_trainer(make_trainer, max_steps=25, learning_rate=0.01)
     trainer.train()
     assert trainer.health.messages == []
