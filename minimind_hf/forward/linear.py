@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .replacing import replace_forwards
+
 
 def is_available() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -67,21 +69,12 @@ def use_onednn(model: nn.Module) -> int:
     Returns:
         `int`: How many modules changed; 0 where oneDNN is missing.
     """
-    if not is_available():
-        return 0
-    changed = 0
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            module.forward = _OneDNNForward(module)
-            changed += 1
-    return changed
+    return replace_forwards(model, _is_plain, _compute) if is_available() else 0
 
 
-class _OneDNNForward:
-    """The forward of one module. It holds no weights, so that copies and pickles of the module stay right."""
+def _is_plain(module: nn.Module) -> bool:
+    return type(module) is nn.Linear
 
-    def __init__(self, module: nn.Linear):
-        self.module = module
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.module.weight, self.module.bias)
+def _compute(module: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, module.weight, module.bias)

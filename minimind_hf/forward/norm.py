@@ -9,6 +9,8 @@ keeps one. The results are those of transformers' module up to rounding.
 import torch
 from torch import Tensor, nn
 
+from .replacing import replace_forwards
+
 # Those that compute `weight * (x / rms(x))` in float32 and round the quotient to the dtype of `x`.
 NORMS = frozenset(["LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm"])
 DTYPES = (torch.float32, torch.bfloat16)
@@ -61,23 +63,15 @@ def use_lean_norms(model: nn.Module) -> int:
     Returns:
         `int`: How many modules changed.
     """
-    changed = 0
-    for module in model.modules():
-        kind = type(module)
-        if kind.__name__ in NORMS and kind.__module__.startswith("transformers.models."):
-            module.forward = _LeanForward(module)
-            changed += 1
-    return changed
+    return replace_forwards(model, _is_known, _compute)
 
 
-class _LeanForward:
-    """The forward of one module. It holds no weights, so that copies and pickles of the module stay right."""
+def _is_known(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ in NORMS and kind.__module__.startswith("transformers.models.")
 
-    def __init__(self, module: nn.Module):
-        self.module = module
 
-    def __call__(self, hidden_states: Tensor) -> Tensor:
-        module = self.module
-        if hidden_states.dtype not in DTYPES or hidden_states.dim() < 2 or hidden_states.numel() == 0:
-            return type(module).forward(module, hidden_states)
-        return rms_norm(hidden_states, module.weight, module.variance_epsilon)
+def _compute(module: nn.Module, x: Tensor) -> Tensor:
+    if x.dtype not in DTYPES or x.dim() < 2 or x.numel() == 0:
+        return type(module).forward(module, x)
+    return rms_norm(x, module.weight, module.variance_epsilon)

@@ -158,22 +158,23 @@ class RewardScorer:
         is_certain = end == 1
         while end - first > 1:
             middle = (first + end) // 2
-            is_certain = self._raises(name, function, batch.part(first, middle))
+            is_certain = self._raises(type(error), name, function, batch.part(first, middle))
             first, end = (first, middle) if is_certain else (middle, end)
-        if is_certain or self._raises(name, function, batch.part(first, end)):
+        if is_certain or self._raises(type(error), name, function, batch.part(first, end)):
             return RewardError(f"{cause}\nIt does so for {batch.describe(first)}")
         return RewardError(
             f"{cause}\nIt raises only for the whole batch of {len(batch)} completions or parts of it, not for the one "
             f"that halving leads to; the first is {batch.describe(0)}"
         )
 
-    def _raises(self, name: str, function: RewardFunction, batch: "_Batch") -> bool:
+    def _raises(self, kind: type[Exception], name: str, function: RewardFunction, batch: "_Batch") -> bool:
+        """Whether a part raises the same; another error, as of a function that wants whole batches, blames no one."""
         try:
             answer = function(**batch.arguments_for(name, function))
             if inspect.isawaitable(answer):
                 self._loop.result_of(self._loop.submit(answer))
-        except Exception:
-            return True
+        except Exception as error:
+            return type(error) is kind
         return False
 
 

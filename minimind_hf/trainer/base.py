@@ -177,9 +177,7 @@ class RLTrainer(EvaluatingTrainer):
 
     def _prepare_forward(self, policy: PreTrainedModel, args: RLConfig) -> str:
         """Gives the policy the fast paths that it can have, and returns the layout to score completions in."""
-        if args.device.type == "cpu" and not args.torch_compile:
-            use_onednn(policy)
-            use_lean_norms(policy)
+        self._use_fast_modules(policy, args)
         with whole_weights(policy):
             layout, reason = choose_layout(args.forward_layout, policy, self._router_loss_coefficient > 0)
         if reason is not None:
@@ -189,6 +187,12 @@ class RLTrainer(EvaluatingTrainer):
                 reason,
             )
         return layout
+
+    @staticmethod
+    def _use_fast_modules(model: nn.Module, args: RLConfig) -> None:
+        if args.device.type == "cpu" and not args.torch_compile:
+            use_onednn(model)
+            use_lean_norms(model)
 
     @property
     def policy(self) -> PreTrainedModel:

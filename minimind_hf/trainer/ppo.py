@@ -22,8 +22,6 @@ from ..algorithms import (
     value_loss,
 )
 from ..forward.layouts import score_completions
-from ..forward.linear import use_onednn
-from ..forward.norm import use_lean_norms
 from .actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
 from .base import RLTrainer
 from .config import PPOConfig
@@ -78,12 +76,9 @@ class PPOTrainer(RLTrainer):
 
     def _trained_model(self, policy: PreTrainedModel, args: PPOConfig) -> ActorCritic:
         critic = load_critic(policy, args)
+        self._use_fast_modules(critic, args)
         with whole_weights(policy, critic):
-            model = ActorCritic(policy, critic, self.layout)
-        if args.device.type == "cpu" and not args.torch_compile:
-            use_onednn(model)
-            use_lean_norms(model)
-        return model
+            return ActorCritic(policy, critic, self.layout)
 
     def _policy_of(self, model: ActorCritic) -> PreTrainedModel:
         return model.policy

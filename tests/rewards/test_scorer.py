@@ -321,6 +321,16 @@ def test_an_exception_of_the_batch_alone():
         score([only_small])
 
 
+def test_another_exception_of_the_parts_blames_no_completion():
+    def wants_all(completions, completion_ids, **_):
+        if len(completions) != 8:
+            raise ValueError("not the whole batch")
+        raise KeyError("culprit")
+
+    with pytest.raises(RewardError, match="KeyError: 'culprit'\nIt raises only for the whole batch of 8"):
+        RewardScorer([wants_all])(["p"] * 8, ["c"] * 8, [[1]] * 8, {})
+
+
 def test_long_texts_are_shown_in_part():
     scorer = RewardScorer([returning([math.nan])])
     with pytest.raises(RewardError) as caught:

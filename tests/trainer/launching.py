@@ -52,6 +52,28 @@ def _wait(started: subprocess.Popen, timeout: int) -> subprocess.CompletedProces
     return subprocess.CompletedProcess(started.args, started.returncode, output, errors)
 
 
+def run_worker(worker: str, *arguments: str, timeout: int = 580, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a worker of this folder that starts its processes itself; one that fails fails the test.
+
+    Args:
+        worker (`str`): Name of its file.
+        arguments: Its arguments.
+        timeout (`int`): Seconds after which it is killed.
+        variables: Of its environment, besides the usual ones.
+    """
+    command = [sys.executable, str(HERE / worker), *arguments]
+    environment = worker_environment() | variables
+    done = subprocess.run(command, env=environment, timeout=timeout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done
+
+
+def worker_environment() -> dict[str, str]:
+    """One thread, and this folder's modules before what is installed."""
+    path = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
+
+
 def cause(done: subprocess.CompletedProcess) -> str:
     """The end of what the processes themselves wrote about an error."""
     own = [line for line in done.stderr.splitlines() if line.startswith("[rank")]

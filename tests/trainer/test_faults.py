@@ -2,14 +2,11 @@
 """One of two processes fails: all end soon, saying why. One has nothing to learn from: both go on."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
-from launching import HERE
+from launching import run_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -17,11 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
-    command = [sys.executable, str(HERE / "fault_worker.py"), str(folder)]
-    done = subprocess.run(command, env=environment, timeout=580, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run_worker("fault_worker.py", str(folder))
     return json.loads(done.stdout.splitlines()[-1]) | {"folder": folder}
 
 

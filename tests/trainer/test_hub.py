@@ -2,13 +2,10 @@
 """There and back: pushed to a Hub on loopback by the real client, and loaded from it by plain transformers."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from hub_double import HubDouble
-from launching import HERE
+from launching import run_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -21,19 +18,14 @@ def round_trip(tmp_path_factory):
     """(what the worker reports, the Hub, everything that it printed, its folder)"""
     folder = tmp_path_factory.mktemp("hub")
     with HubDouble() as hub:
-        environment = {
-            **os.environ,
+        variables = {
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(folder / "home"),
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])]),
         }
-        command = [sys.executable, str(HERE / "hub_worker.py"), str(folder / "runs"), TOKEN]
-        done = subprocess.run(command, env=environment, timeout=380, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-4000:]
+        done = run_worker("hub_worker.py", str(folder / "runs"), TOKEN, timeout=380, **variables)
         yield json.loads(done.stdout.splitlines()[-1]), hub, done.stdout + done.stderr, folder
 
 

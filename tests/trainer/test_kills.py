@@ -2,13 +2,10 @@
 """Runs that are killed by SIGKILL at 20 random moments, the save included, end as the run that never was."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from launching import HERE
+from launching import run_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -17,11 +14,7 @@ KILLS = 20
 
 @pytest.mark.parametrize(("processes", "algorithm"), [(1, "grpo"), (1, "ppo"), (2, "grpo")])
 def test_killed_and_resumed_equals_straight(processes, algorithm, tmp_path):
-    command = [sys.executable, str(HERE / "kill_worker.py"), str(tmp_path), str(processes), algorithm, str(KILLS), "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
-    done = subprocess.run(command, env=environment, timeout=1100, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run_worker("kill_worker.py", str(tmp_path), str(processes), algorithm, str(KILLS), "0", timeout=1100)
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["kills"] == {"rollout": 5, "scoring": 5, "update": 5, "save": 5}
     assert report["finished"] == report["equal"] >= 1

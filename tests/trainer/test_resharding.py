@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint of DeepSpeed in another number of processes: the run goes on as the one that was never stopped."""
 
-import os
 import re
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from launching import HERE
+from launching import run_worker
 from resharding_worker import CASES
 from safetensors.torch import load_file
 
@@ -22,11 +19,7 @@ from minimind_hf.trainer.resuming import CheckpointError
 def finished(tmp_path_factory):
     pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
     folder = tmp_path_factory.mktemp("resharding")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
-    command = [sys.executable, str(HERE / "resharding_worker.py"), str(folder)]
-    done = subprocess.run(command, env=environment, timeout=580, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-6000:]
+    run_worker("resharding_worker.py", str(folder))
     return folder
 
 
