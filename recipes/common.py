@@ -93,7 +93,10 @@ def parse_arguments(
     """Parses flags and the yaml file of `--config`; `embedded_defaults` hold where neither says otherwise."""
     arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
     parser = TrlParser((ScriptArguments, config_class, ModelConfig))
-    if _means_embedded_task(parser, arguments):
+    given = _given_names(parser, arguments)
+    if not given & {"model_name_or_path", "dataset_name"}:
+        if given & {"reward_funcs", "reward_model_name_or_path"}:  # the weights are those of the task's own rewards
+            embedded_defaults = {name: value for name, value in embedded_defaults.items() if name != "reward_weights"}
         parser.set_defaults_with_config(**embedded_defaults)
     script, args, model = parser.parse_args_and_config(arguments)
     if isinstance(script.reward_funcs, str):  # a yaml file may name a single one without brackets
@@ -102,11 +105,12 @@ def parse_arguments(
     return script, args, model
 
 
-def _means_embedded_task(parser: TrlParser, arguments: list[str]) -> bool:
-    flags, given = split_config(arguments)
+def _given_names(parser: TrlParser, arguments: list[str]) -> set[str]:
+    """What of model, data and rewards is named by flags or the yaml file."""
+    flags, settings = split_config(arguments)
     namespace, _ = parser.parse_known_args(flags)
-    names = ("model_name_or_path", "dataset_name")
-    return not any(getattr(namespace, name) or given.get(name) for name in names)
+    names = ("model_name_or_path", "dataset_name", "reward_funcs", "reward_model_name_or_path")
+    return {name for name in names if getattr(namespace, name) or settings.get(name)}
 
 
 def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) -> Task:

@@ -225,6 +225,7 @@ RULES: tuple[Rule, ...] = (
         "Its values add noise to the advantages instead of taking it out.",
         (
             "raise critic_learning_rate",
+            "scale the rewards to about 1 in size (reward_weights): values start near 0",
             "more completions per rollout, so that the critic sees more",
             "start it from the policy's weights, or from a critic of an earlier run",
         ),
@@ -236,7 +237,11 @@ RULES: tuple[Rule, ...] = (
         f"over {LIMITS.critic_over} logs critic_loss is no lower than at the start, and explained_variance below "
         f"{LIMITS.critic_explains:g}",
         "Advantages are then hardly better than whitened rewards.",
-        ("raise critic_learning_rate", "raise cliprange_value", "more completions per rollout"),
+        (
+            "raise critic_learning_rate",
+            "scale the rewards to about 1 in size (reward_weights), or raise cliprange_value",
+            "more completions per rollout",
+        ),
     ),
     Rule(
         "engine_mismatch",

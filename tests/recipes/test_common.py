@@ -32,6 +32,25 @@ def test_yaml_wins_over_embedded_defaults_and_flags_over_yaml(tmp_path):
     assert (args.max_steps, args.seed, args.num_generations) == (5, 2, 4)
 
 
+@pytest.mark.parametrize(
+    "flags, weights",
+    [
+        ([], [0.25, 0.5]),
+        (["--reward_weights", "1", "2"], [1, 2]),
+        (["--reward_funcs", "length"], None),
+        (["--reward_model_name_or_path", "somewhere"], None),
+        (["--reward_funcs", "length", "--reward_weights", "3"], [3]),
+        (["--config", "{yaml}"], None),
+    ],
+)
+def test_the_weights_of_the_embedded_task_are_for_its_own_rewards(tmp_path, flags, weights):
+    config = tmp_path / "settings.yaml"
+    config.write_text("reward_funcs: [length, format]\n")
+    flags = [flag.format(yaml=config) for flag in flags]
+    _, args, _ = parse_arguments(GRPOConfig, DEFAULTS | {"reward_weights": [0.25, 0.5]}, ["--use_cpu", *flags])
+    assert (args.max_steps, args.reward_weights) == (7, weights)
+
+
 @pytest.mark.parametrize("between", [["--sglang_base_url"], []], ids=["flag repeated", "one flag"])
 def test_several_servers(between):
     servers = ["http://a:30000", "http://b:30000"]
