@@ -15,6 +15,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..forward.layouts import score_completions
 from ..forward.logprobs import TokenScores
@@ -206,6 +207,13 @@ class ActorCritic(nn.Module):
             raise FileNotFoundError(
                 f"{critic_folder} is missing, so the critic cannot go on where it stopped. Resume from a checkpoint "
                 "of a PPO run, or start from this folder as a model (--model_name_or_path) with a new critic."
+            )
+        is_adapter = find_adapter_config_file(str(critic_folder)) is not None
+        if is_adapter != self.shares_base:
+            saved, wanted = ("an adapter", "a whole model") if is_adapter else ("a whole model", "an adapter")
+            raise ValueError(
+                f"{critic_folder} holds the critic as {saved}, and this run's critic is {wanted}. Set "
+                f"share_critic_base={is_adapter} as in the run that wrote it (with the same peft_config)."
             )
         load_weights(self.policy, folder)
         if self.shares_base:

@@ -5,14 +5,17 @@ peft's own switches make the adapter that they activate trainable and freeze the
 adapter computes and nothing else: what is trainable was decided when the model was built.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from torch import nn
 
 POLICY_ADAPTER = "default"
 CRITIC_ADAPTER = "critic"
+
+PLAIN_STARTS = ("gaussian", "eva", "orthogonal")  # of `init_lora_weights`: as with True, B times A is 0
 
 
 def activate(policy: PeftModel, name: str) -> None:
@@ -60,6 +63,33 @@ def recompute_contexts(policy: PeftModel) -> tuple:
 def belongs_to(parameter_name: str, adapter: str) -> bool:
     """Whether a parameter of a peft model is one of this adapter's."""
     return f".{adapter}." in parameter_name or parameter_name.endswith(f".{adapter}")
+
+
+def copy_adapter(policy: PeftModel, source: str, target: str) -> None:
+    """Gives the adapter `target` the weights of `source`, wherever it has such."""
+    parameters = dict(policy.named_parameters())
+    for name, parameter in parameters.items():
+        copied = parameters.get(name.replace(f".{source}", f".{target}")) if belongs_to(name, source) else None
+        if copied is not None:
+            copied.data.copy_(parameter.data)
+
+
+def starts_as_nothing(config: PeftConfig) -> bool:
+    """Whether a model with fresh adapters of this kind computes what its base did before."""
+    return getattr(config, "init_lora_weights", True) in (True, *PLAIN_STARTS)
+
+
+def rewrites_base(config: PeftConfig) -> bool:
+    """Whether adding adapters of this kind takes from the base's weights what the adapters start with (PiSSA, ...)."""
+    return not starts_as_nothing(config) and config.init_lora_weights is not False
+
+
+def starting_plainly(config: PeftConfig) -> PeftConfig:
+    """Returns a copy for one more adapter, whose weights are set afterwards: adding it leaves the base alone."""
+    config = copy.deepcopy(config)
+    if hasattr(config, "init_lora_weights"):
+        config.init_lora_weights = True
+    return config
 
 
 class BorrowedTrunk(nn.Module):

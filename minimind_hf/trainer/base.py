@@ -61,7 +61,15 @@ from .inputs import (
 from .metrics import Metrics
 from .mismatch import measure_staleness
 from .optimization import is_stateless, load_schedule
-from .policy import Reference, check_fits, context_length, eos_token_ids, load_policy, router_loss_coefficient
+from .policy import (
+    Reference,
+    check_fits,
+    context_length,
+    eos_token_ids,
+    load_policy,
+    router_loss_coefficient,
+    vocabulary_size,
+)
 from .progress import RLProgressCallback
 from .rescue import save_before_the_end
 from .resharding import is_of_other_processes, load_resharded
@@ -124,9 +132,8 @@ class RLTrainer(EvaluatingTrainer):
         fresh_adapters = peft_config is not None
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
-        vocab_size = policy.get_input_embeddings().num_embeddings
         self._rollouts = Rollouts(
-            engine, args, vocab_size, eos_token_ids(policy, tokenizer), context=context_length(policy)
+            engine, args, vocabulary_size(policy), eos_token_ids(policy, tokenizer), context=context_length(policy)
         )
         self._rollouts.check_ready(policy)
         self._router_loss_coefficient = router_loss_coefficient(policy, args)

@@ -30,7 +30,6 @@ IN_THE_BUFFER = (
     "reward_weights",
     "scale_rewards",
     "multi_objective_aggregation",
-    "kl_coef",
     "gamma",
     "lam",
 )
@@ -75,8 +74,9 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
 def _made_with(args: TrainingArguments) -> dict[str, Any]:
     """The settings that are in the micro-batches of a rollout, so that a change comes too late for them."""
     settings = {name: getattr(args, name) for name in IN_THE_BUFFER if hasattr(args, name)}
-    if hasattr(args, "beta"):
-        settings["beta > 0"] = args.beta > 0  # whether they hold the reference's log-probabilities
+    for weight in ("beta", "kl_coef"):  # above 0, the rollout holds the reference's log-probabilities
+        if hasattr(args, weight):
+            settings[f"{weight} > 0"] = getattr(args, weight) > 0
     return settings
 
 

@@ -21,9 +21,18 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import disable_dropout_in_model
 
 from ..forward.signature import unwrap
-from ..paths import check_model_path
-from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, BorrowedTrunk, belongs_to
+from ..paths import check_loadable, check_model_path
+from .adapters import (
+    CRITIC_ADAPTER,
+    POLICY_ADAPTER,
+    BorrowedTrunk,
+    belongs_to,
+    copy_adapter,
+    rewrites_base,
+    starting_plainly,
+)
 from .config import PPOConfig
+from .policy import check_context, vocabulary_size
 from .sharding import is_sharded, loading_whole, whole_weights
 from .weights import check_complete, load_adapter
 
@@ -45,7 +54,7 @@ def load_critic(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrai
     """
     source = args.critic_model_name_or_path
     if source is not None and not (source and Path(source).is_dir()):
-        check_model_path(source, "critic")
+        check_loadable(source, "critic")
     is_adapter = source is not None and find_adapter_config_file(source) is not None
     if is_adapter:
         critic = _kept_adapter(policy, source, args)
@@ -122,7 +131,7 @@ def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTra
 def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
     config = _critic_adapter_config(policy, policy.peft_config[POLICY_ADAPTER])
     policy.add_adapter(CRITIC_ADAPTER, config)
-    _copy_adapter(policy, POLICY_ADAPTER, CRITIC_ADAPTER)
+    copy_adapter(policy, POLICY_ADAPTER, CRITIC_ADAPTER)
     critic = _head_on_shared_base(policy, args)
     _start_head(critic, args.seed)
     source = "the policy's frozen base with an adapter of its own, which starts like the policy's"
@@ -131,6 +140,12 @@ def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
 
 
 def _kept_adapter(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig) -> PreTrainedModel:
+    if not args.share_critic_base:
+        raise ValueError(
+            f"critic_model_name_or_path ({source}) is an adapter, which works on the policy's base, and "
+            "share_critic_base is False. Leave share_critic_base True, or pass the critic as a whole model "
+            "(merge_and_unload(), then save_pretrained())."
+        )
     if not is_peft_model(policy):
         raise ValueError(
             f"critic_model_name_or_path ({source}) is an adapter, and the policy is a {type(policy).__name__} without "
@@ -153,8 +168,10 @@ def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig
         config=_critic_config(config, args),
         dtype=base.dtype,
         trust_remote_code=args.trust_remote_code,
+        ignore_mismatched_sizes=True,  # to name what is amiss: see `check_complete`
         output_loading_info=True,
     )
+    check_context(critic, args, "critic")
     head = {name for name, _ in critic.named_parameters() if not name.startswith(f"{critic.base_model_prefix}.")}
     missing = set(info["missing_keys"])
     if missing == head:
@@ -162,8 +179,9 @@ def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig
             _start_head(critic, args.seed)
         _say_only_the_head_is_new(critic, f"the weights of {source}", args)
     else:
+        missing -= _start_bias(critic, missing, source, args)
         check_complete(source, missing, [], info["mismatched_keys"])
-    embedded, needed = (model.get_input_embeddings().num_embeddings for model in (critic, base))
+    embedded, needed = vocabulary_size(critic), vocabulary_size(base)
     if embedded < needed:
         raise ValueError(
             f"The critic {source} embeds {embedded} tokens, the policy {needed}. Both read the same token ids: choose "
@@ -225,6 +243,21 @@ def _start_head(critic: PreTrainedModel, seed: int) -> None:
         nn.init.zeros_(head.bias)
 
 
+def _start_bias(critic: PreTrainedModel, missing: set[str], source: str, args: PPOConfig) -> set[str]:
+    """Starts a head's bias at 0 where only that is missing: the head of a reward model has none. Returns its name."""
+    biases = {f"{name}.bias" for name, module in _own_modules(critic) if isinstance(module, nn.Linear)}
+    if missing != biases:
+        return set()
+    with whole_weights(critic, changed=True):
+        for name in biases:
+            nn.init.zeros_(critic.get_parameter(name))
+    if args.process_index == 0:
+        logger.warning(
+            f"The critic ({type(critic).__name__}) starts from {source}, head included; only the head's bias is new."
+        )
+    return biases
+
+
 def _own_modules(critic: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in critic.named_children() if name != critic.base_model_prefix]
 
@@ -237,26 +270,37 @@ def _say_only_the_head_is_new(critic: PreTrainedModel, source: str, args: PPOCon
 
 
 def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:
+    """The critic's adapter is like `config` says, on the trunk alone.
+
+    Raises:
+        ValueError: If such adapters cannot share a base.
+    """
     if config.is_prompt_learning:
         raise ValueError(
             f"{config.peft_type} adapters are prompts and cannot share a base. Set share_critic_base=False for a "
             "critic of its own, or train LoRA adapters."
         )
-    config = copy.deepcopy(config)
+    for kind in (config, policy.peft_config[POLICY_ADAPTER]):
+        if rewrites_base(kind):
+            raise ValueError(
+                f"init_lora_weights={kind.init_lora_weights!r} moves part of the base's weights into the adapter, and "
+                "the critic would share that base. Set share_critic_base=False for a critic of its own, or "
+                "init_lora_weights=True."
+            )
+    if getattr(config, "bias", "none") != "none":
+        raise ValueError(
+            f"bias={config.bias!r} trains biases of the base, which policy and critic share. Set bias='none', or "
+            "share_critic_base=False for a critic of its own."
+        )
+    config = starting_plainly(config)
     config.task_type = policy.peft_config[POLICY_ADAPTER].task_type
     config.inference_mode = False
-    in_trunk = {name.split(".")[-1] for name, _ in policy.get_base_model().base_model.named_modules()}
+    in_trunk = tuple(name for name, _ in policy.get_base_model().base_model.named_modules())
     if getattr(config, "modules_to_save", None):
-        config.modules_to_save = [name for name in config.modules_to_save if name in in_trunk] or None
+        config.modules_to_save = [
+            name for name in config.modules_to_save if any(module.endswith(name) for module in in_trunk)
+        ] or None  # by their ends, as peft finds them
     return config
-
-
-def _copy_adapter(policy: PeftModel, source: str, target: str) -> None:
-    parameters = dict(policy.named_parameters())
-    for name, parameter in parameters.items():
-        copied = parameters.get(name.replace(f".{source}", f".{target}"))
-        if copied is not None:
-            copied.data.copy_(parameter.data)
 
 
 def _set_trainable(policy: PeftModel) -> None:

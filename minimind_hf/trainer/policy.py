@@ -17,6 +17,7 @@ from trl.trainer.utils import create_model_from_path, disable_dropout_in_model, 
 
 from ..forward.signature import forward_arguments, unwrap
 from ..paths import check_loadable
+from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, belongs_to, copy_adapter, starting_plainly, starts_as_nothing
 from .config import RLConfig
 from .sharding import whole_weights
 
@@ -27,7 +28,8 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
     """Returns the model to train: loaded in float32 unless `model_init_kwargs` says otherwise, wrapped for peft.
 
     Raises:
-        ValueError: If adapters were asked for on a model that has some, or those it has are not trainable.
+        ValueError: If adapters were asked for on a model that has some, or those it has are not trainable or not named
+            as peft names them by default.
     """
     if isinstance(model, str):
         model = _load(model, args)
@@ -104,6 +106,22 @@ def _check_adapter_learns(model: nn.Module) -> None:
             f"The adapter {model.active_adapter!r} was loaded for inference and would not be trained. Load it with "
             "is_trainable=True, or pass its folder as model."
         )
+    if is_peft_model(model):
+        _check_adapter_names(model)
+
+
+def _check_adapter_names(model: nn.Module) -> None:
+    if model.active_adapter != POLICY_ADAPTER:
+        raise ValueError(
+            f"The model's active adapter is named {model.active_adapter!r}, and the one to train has to be "
+            f"{POLICY_ADAPTER!r}. Make or load it without adapter_name, or pass its folder as model."
+        )
+    taken = [name for name in (REFERENCE_ADAPTER, CRITIC_ADAPTER) if name in model.peft_config]
+    if taken:
+        raise ValueError(
+            f"The model already has an adapter {taken[0]!r}, as a trainer that it was given to before adds one. Load "
+            f"the model anew, or remove it: model.delete_adapter({taken[0]!r})."
+        )
 
 
 def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> None:
@@ -118,13 +136,27 @@ def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLCon
             f"The tokenizer has {len(tokenizer)} tokens, the model embeds {config.vocab_size}. Use the model's own "
             "tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
         )
+    check_context(model, args)
+
+
+def check_context(model: nn.Module, args: RLConfig, what: str = "model") -> None:
+    """Refuses lengths beyond the context of a model.
+
+    Raises:
+        ValueError: With both numbers and what to change.
+    """
     context = context_length(model)
     wanted = (args.max_prompt_length or 1) + args.max_completion_length
     if context is not None and wanted > context:
         raise ValueError(
             f"max_prompt_length ({args.max_prompt_length}) + max_completion_length ({args.max_completion_length}) = "
-            f"{wanted} exceeds the model's context of {context} tokens (max_position_embeddings). Lower one of them."
+            f"{wanted} exceeds the {what}'s context of {context} tokens (max_position_embeddings). Lower one of them."
         )
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Returns how many token ids the model embeds, whatever adapters wrap its embeddings."""
+    return unwrap(model).config.get_text_config().vocab_size
 
 
 def context_length(model: nn.Module) -> int | None:
@@ -171,14 +203,14 @@ class Reference:
     """The frozen policy of the start, which the KL penalty measures against.
 
     With peft nothing is copied but adapters: the base with adapters off is the reference of fresh ones, a frozen copy
-    of the adapters that of ones which were trained before.
+    of the adapters that of ones which were trained before or change the model from the start.
     """
 
     def __init__(self, policy: PreTrainedModel, fresh_adapters: bool):
         self._adapter = None
         self._model = None
         if is_peft_model(policy):
-            if not fresh_adapters:
+            if not (fresh_adapters and starts_as_nothing(policy.peft_config[POLICY_ADAPTER])):
                 self._adapter = _add_reference_adapter(policy)
         else:
             self._model = _frozen_copy(policy)
@@ -221,10 +253,9 @@ def _frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
 
 
 def _add_reference_adapter(policy: PreTrainedModel) -> str:
-    policy.add_adapter(REFERENCE_ADAPTER, policy.peft_config["default"])
+    policy.add_adapter(REFERENCE_ADAPTER, starting_plainly(policy.peft_config[POLICY_ADAPTER]))
+    copy_adapter(policy, POLICY_ADAPTER, REFERENCE_ADAPTER)
     for name, parameter in policy.named_parameters():
-        if ".default." in name:
-            copied = policy.get_parameter(name.replace(".default.", f".{REFERENCE_ADAPTER}."))
-            copied.data.copy_(parameter.data)
-            copied.requires_grad_(False)
+        if belongs_to(name, REFERENCE_ADAPTER):
+            parameter.requires_grad_(False)
     return REFERENCE_ADAPTER

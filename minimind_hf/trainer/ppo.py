@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.utils import logging
 
 from ..algorithms import (
     explained_variance,
@@ -35,6 +36,8 @@ from .mismatch import correct_rollout, measure_mismatch
 from .optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
 from .sharding import shards_weights, whole_weights
 
+logger = logging.get_logger(__name__)
+
 SKIPPED: MicroBatch = {}  # stands in the buffer for a micro-batch that an early stop passes over
 
 
@@ -50,7 +53,8 @@ class PPOTrainer(RLTrainer):
         args ([`PPOConfig`], *optional*): Settings.
 
     Raises:
-        ValueError: For settings, data, tokenizer, model or critic that do not fit together, before any training.
+        ValueError: For settings, data, tokenizer, model, critic or optimizer that do not fit together, before any
+            training.
     """
 
     config_class = PPOConfig
@@ -291,7 +295,20 @@ class PPOTrainer(RLTrainer):
         if not is_given:
             _, critic = self._actor_critic.parameters_by_model()
             group_by_model(optimizer, critic, self.args.critic_learning_rate)
+        elif not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # which put others in the place of parameters
+            self._check_trains_both(optimizer)
         return optimizer
+
+    def _check_trains_both(self, optimizer: torch.optim.Optimizer) -> None:
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for model, parameters in zip(("policy", "critic"), self._actor_critic.parameters_by_model(), strict=True):
+            left_out = sum(id(parameter) not in trained for parameter in parameters)
+            if left_out:
+                raise ValueError(
+                    f"The optimizer that was given lacks {left_out} of the {len(parameters)} trainable parameters of "
+                    f"the {model}. The critic is made by the trainer: set trainer.optimizer before train(), from "
+                    "trainer.model.parameters(), or choose one by optim and critic_learning_rate."
+                )
 
     @property
     def _actor_critic(self) -> ActorCritic:
@@ -335,6 +352,10 @@ class PPOTrainer(RLTrainer):
             return
         folder = Path(output_dir or self.args.output_dir)
         with_critic = self.args.save_critic or self._staging is not None
+        if not with_critic and (folder / CRITIC_FOLDER).is_dir():
+            logger.warning(
+                f"{folder / CRITIC_FOLDER} is of an earlier run: save_critic is False. Delete it if unwanted."
+            )
         self._actor_critic.save_pretrained(folder, weights, with_critic)
         for each in (folder, folder / CRITIC_FOLDER) if with_critic else (folder,):
             declare_float32(each, weights)

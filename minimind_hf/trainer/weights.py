@@ -46,6 +46,7 @@ def load_weights(model: PreTrainedModel | PeftModel, folder: str | Path) -> None
         folder,
         config=model.config,
         dtype=torch.promote_types(model.dtype, torch.float32),  # narrower weights come back exactly
+        ignore_mismatched_sizes=True,  # to name what is amiss: see `check_complete`
         output_loading_info=True,
     )
     check_complete(folder, info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"])

@@ -271,3 +271,57 @@ def test_modules_to_save_are_kept_for_each_model(tmp_path):
     fresh.model.load_saved(tmp_path)
     for name, tensor in copied(fresh.model).items():
         assert torch.equal(tensor, after[name]), name
+
+
+def test_adapters_that_rewrite_the_base_cannot_share_it(tmp_path):
+    with pytest.raises(ValueError, match="init_lora_weights='pissa' moves.*share_critic_base=False"):
+        make_trainer(tmp_path, make_policy(), peft_config=lora(init_lora_weights="pissa"))
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora", False, "gaussian"])
+def test_the_reference_is_the_start_however_adapters_begin(tmp_path, init):
+    config = lora(target_modules=["q_proj"], init_lora_weights=init)
+    trainer = make_trainer(tmp_path, make_policy(), peft_config=config, share_critic_base=False, **TRAINING)
+    trainer.train()
+    assert log_of(trainer, "kl_ref")[0] == pytest.approx(0, abs=1e-12)
+    assert log_of(trainer, "kl_ref")[-1] > 1e-9
+
+
+def test_biases_of_the_base_cannot_be_shared(tmp_path):
+    with pytest.raises(ValueError, match="bias='lora_only'.*share_critic_base=False"):
+        make_trainer(tmp_path, make_llama(), peft_config=lora(bias="lora_only"))
+
+
+def test_a_policy_with_another_name_or_a_trainers_adapters_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="named 'mine'.*'default'"):
+        make_trainer(tmp_path, get_peft_model(make_policy(), lora(), adapter_name="mine"))
+    policy = with_adapters()
+    make_trainer(tmp_path, policy)
+    with pytest.raises(ValueError, match="already has an adapter 'ref'.*anew"):
+        make_trainer(tmp_path, policy)
+
+
+def test_an_adapter_as_critic_needs_the_shared_base(tmp_path):
+    first = make_trainer(tmp_path / "first", make_policy(), peft_config=lora(), **TRAINING)
+    first.save_model()
+    kept = {"critic_model_name_or_path": str(tmp_path / "first" / "critic"), "share_critic_base": False}
+    with pytest.raises(ValueError, match="is an adapter.*share_critic_base is False"):
+        make_trainer(tmp_path / "second", make_policy(), peft_config=lora(), **kept)
+
+
+def test_part_of_a_name_in_modules_to_save_is_the_critics_too(tmp_path):
+    trainer = make_trainer(tmp_path, make_policy(), peft_config=lora(modules_to_save=["layernorm"]))
+    names = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
+    of_each = [sum(f"layernorm.modules_to_save.{owner}." in name for name in names) for owner in ("default", "critic")]
+    assert of_each[0] == of_each[1] > 0
+
+
+@pytest.mark.parametrize("options", [{"target_modules": ["q_proj", "embed_tokens"]}, {"trainable_token_indices": [5]}])
+def test_adapters_on_the_embeddings(tmp_path, options):
+    trainer = make_trainer(
+        tmp_path, make_policy(), peft_config=lora(**options), share_critic_base=False, engine=None, **TRAINING
+    )
+    before = copied(trainer.model.policy)
+    trainer.train()
+    learnt = [name for name, tensor in copied(trainer.model.policy).items() if not torch.equal(tensor, before[name])]
+    assert any("embed_tokens" in name for name in learnt)

@@ -7,7 +7,11 @@ import pytest
 import torch
 from ppo_tools import assert_equal, copied, lora, make_trainer
 from tiny import make_llama, make_policy, make_prompts
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 MODELS = {
     "full": {},
@@ -120,6 +124,54 @@ def test_a_critic_from_another_model_gets_a_new_head(tmp_path, caplog):
     for name, tensor in make_llama(seed=3).model.state_dict().items():
         assert torch.equal(trainer.model.critic.model.state_dict()[name], tensor), name
     trainer.train()
+
+
+def test_a_critic_with_another_head_is_refused(tmp_path):
+    config = make_policy().config
+    config.num_labels = 2
+    AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="other does not hold exactly.*of another shape: .*score"):
+        build(tmp_path / "run", critic_model_name_or_path=str(tmp_path / "other"))
+
+
+def test_a_reward_model_starts_the_critic_with_its_head(tmp_path, caplog):
+    config = make_policy().config
+    config.num_labels = 1
+    reward_model = AutoModelForSequenceClassification.from_config(config)
+    reward_model.save_pretrained(tmp_path / "reward")
+    trainer = build(tmp_path / "run", critic_model_name_or_path=str(tmp_path / "reward"))
+    assert "only the head's bias is new" in caplog.text
+    assert torch.equal(trainer.model.critic.score.weight, reward_model.score.weight)
+    assert trainer.model.critic.score.bias == 0
+    trainer.train()
+
+
+def test_a_critic_with_a_shorter_context_is_refused(tmp_path):
+    AutoModelForTokenClassification.from_config(make_policy(max_position_embeddings=8).config).save_pretrained(
+        tmp_path / "short"
+    )
+    with pytest.raises(ValueError, match="the critic's context of 8 tokens"):
+        build(tmp_path / "run", critic_model_name_or_path=str(tmp_path / "short"))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_checkpoint_with_the_critic_elsewhere_is_refused(tmp_path, shared):
+    build(tmp_path, peft_config=lora, share_critic_base=shared, save_steps=2, max_steps=2).train()
+    other = build(tmp_path / "resumed", peft_config=lora, share_critic_base=not shared)
+    with pytest.raises(ValueError, match=f"critic holds the critic as .*share_critic_base={shared}"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_an_optimizer_without_the_critic_is_refused(tmp_path):
+    policy = make_policy()
+    trainer = build(tmp_path, model=lambda: policy)
+    trainer.optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="lacks .* parameters of the critic.*trainer.model.parameters"):
+        trainer.train()
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
+    before = copied(trainer.model.critic)
+    trainer.train()
+    assert any(not torch.equal(before[name], tensor) for name, tensor in copied(trainer.model.critic).items())
 
 
 def test_the_best_model_is_loaded_at_the_end(tmp_path):
