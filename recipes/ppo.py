@@ -32,8 +32,7 @@ from transformers import Trainer
 from minimind_hf import PPOConfig, PPOTrainer
 
 # So small a model takes a thousand times the learning rates of a real one, and next to no anchor to where it started.
-# A solution earns 3 or 4 points. At that size the critic spends its first updates on moving all values there from 0,
-# and has lost by then what told them apart; with a quarter of it, it learns who earns what from the start.
+# A solution earns 3 or 4 points. Values start near 0, and a quarter of that leaves them less far to go.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/ppo",
     "max_steps": 720,

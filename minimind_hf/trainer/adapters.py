@@ -15,7 +15,7 @@ from torch import nn
 POLICY_ADAPTER = "default"
 CRITIC_ADAPTER = "critic"
 
-PLAIN_STARTS = ("gaussian", "eva", "orthogonal")  # of `init_lora_weights`: as with True, B times A is 0
+PLAIN_STARTS = ("gaussian", "eva", "orthogonal")  # of `init_lora_weights`: B times A is 0 up to rounding, as with True
 
 
 def activate(policy: PeftModel, name: str) -> None:
@@ -76,7 +76,8 @@ def copy_adapter(policy: PeftModel, source: str, target: str) -> None:
 
 def starts_as_nothing(config: PeftConfig) -> bool:
     """Whether a model with fresh adapters of this kind computes what its base did before."""
-    return getattr(config, "init_lora_weights", True) in (True, *PLAIN_STARTS)
+    start = getattr(config, "init_lora_weights", True)
+    return start is True or (isinstance(start, str) and start.lower() in PLAIN_STARTS)
 
 
 def rewrites_base(config: PeftConfig) -> bool:

@@ -278,7 +278,19 @@ def test_adapters_that_rewrite_the_base_cannot_share_it(tmp_path):
         make_trainer(tmp_path, make_policy(), peft_config=lora(init_lora_weights="pissa"))
 
 
-@pytest.mark.parametrize("init", ["pissa", "olora", False, "gaussian"])
+@pytest.mark.parametrize("init", ["gaussian", "Gaussian", "eva", "orthogonal", False])
+def test_adapters_that_leave_the_base_alone_can_share_it(tmp_path, init):
+    start, tokens = make_policy(), torch.arange(3, 11)[None]
+    policy = get_peft_model(make_policy(), lora(init_lora_weights=init)) if init is False else start
+    expected = policy(tokens).logits.detach()
+    peft_config = None if init is False else lora(init_lora_weights=init)
+    trainer = make_trainer(tmp_path, policy, peft_config=peft_config, **TRAINING)
+    torch.testing.assert_close(trainer.model.policy(tokens).logits, expected, rtol=0, atol=1e-5)
+    trainer.train()
+    assert log_of(trainer, "kl_ref")[0] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora", False, "gaussian", "orthogonal"])
 def test_the_reference_is_the_start_however_adapters_begin(tmp_path, init):
     config = lora(target_modules=["q_proj"], init_lora_weights=init)
     trainer = make_trainer(tmp_path, make_policy(), peft_config=config, share_critic_base=False, **TRAINING)

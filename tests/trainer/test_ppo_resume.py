@@ -126,6 +126,13 @@ def test_a_critic_from_another_model_gets_a_new_head(tmp_path, caplog):
     trainer.train()
 
 
+def test_a_critic_of_an_earlier_run_beside_the_new_policy_is_told(tmp_path, caplog):
+    build(tmp_path, max_steps=2).save_model()
+    assert "earlier run" not in caplog.text
+    build(tmp_path, max_steps=2, save_critic=False).save_model()
+    assert "critic is of an earlier run: save_critic is False" in caplog.text
+
+
 def test_a_critic_with_another_head_is_refused(tmp_path):
     config = make_policy().config
     config.num_labels = 2
