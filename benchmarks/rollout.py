@@ -33,8 +33,9 @@ from common import (
 )
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from minimind_hf.rollout import SamplingParams, TorchEngine, torch_engine
-from minimind_hf.rollout import scheduler as scheduling
+from minimind_hf.rollout import SamplingParams, TorchEngine
+from minimind_hf.rollout.torch import engine as torch_engine
+from minimind_hf.rollout.torch import scheduler as scheduling
 
 TEMPERATURE = 0.8
 NO_EOS = (-1,)
@@ -122,7 +123,7 @@ def read_bandwidth() -> float:
 
 def matrix_peak(dtype: torch.dtype) -> float:
     """Floating-point operations per second of the fastest product there is here: large, square, in oneDNN's layout."""
-    from minimind_hf.rollout.packed_linear import PackedLinear
+    from minimind_hf.rollout.torch.packed_linear import PackedLinear
 
     size = 1024
     x, weight = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)

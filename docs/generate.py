@@ -19,8 +19,8 @@ import trl
 from transformers import TrainingArguments
 
 from minimind_hf import GRPOConfig
-from minimind_hf.trainer.health_rules import RULES, Rule
-from minimind_hf.trainer.trl_fields import UnsupportedTrlFields, what_instead
+from minimind_hf.health.rules import RULES, Rule
+from minimind_hf.trainer.settings.trl_fields import UnsupportedTrlFields, what_instead
 
 FOLDER = Path(__file__).parent
 

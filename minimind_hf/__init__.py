@@ -7,10 +7,6 @@ Importing registers MiniMind with transformers' Auto classes. Everything else is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import (
-    environment,  # noqa: F401 - first of all: torch reads it with its first tensor
-    leaving,  # noqa: F401 - what is registered first is done last
-)
 from .models import (
     MiniMindConfig,
     MiniMindForCausalLM,

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch, oneDNN and DeepSpeed read from the environment at their first use; a value that is set already stays.
+"""What the process needs around a run: variables that libraries read at their first use, and a quiet end.
 
-torch reads its own when it makes its first tensor, which importing transformers' Trainer or peft does. Imported after
-those, the package trains the same, some tenth slower on a CPU.
+A variable that is set already keeps its value. torch reads its own when it makes its first tensor, which importing
+transformers' Trainer or peft does. If those are imported first, the package trains the same, about a tenth slower on a
+CPU.
+
+The end of one of several processes waits for the threads of gloo. Such a thread gives back the tensors of an exchange
+after the exchange is over, and takes Python's lock for that. Python before 3.14 ends threads that ask for the lock
+once it shuts down, inside C++ code that cannot be ended that way: the process aborts ("terminate called without an
+active exception") after a run that did everything right. Destroying the process groups does not wait for these
+threads, since DDP and DeepSpeed hold on to them.
 """
 
+import atexit
 import os
+import time
 
 import torch
 
@@ -30,3 +39,15 @@ def only_cpu() -> bool:
     from transformers.utils import is_torch_xla_available  # not at import: it makes torch's first tensor
 
     return not (torch.accelerator.is_available() or is_torch_xla_available())
+
+
+SECONDS = 0.5  # they need microseconds, once they have the lock and a core
+
+
+def let_gloo_finish() -> None:
+    """Gives the threads of gloo the lock, if there is any other process to exchange with."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        time.sleep(SECONDS)
+
+
+atexit.register(let_gloo_finish)

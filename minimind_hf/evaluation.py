@@ -19,11 +19,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import PromptDataset
 from .data.thinking_note import say_how_many_think
+from .forward.introspection import eos_token_ids
+from .reports.record import read_settings
 from .rewards import RewardScorer
 from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
-from .trainer.policy import eos_token_ids
-from .trainer.run_record import read_settings
 
 CONFIDENCE = 0.95
 

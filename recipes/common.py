@@ -23,11 +23,11 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
 from minimind_hf.paths import check_model_path
+from minimind_hf.reports.curve import plot_reward_curve
+from minimind_hf.reports.page import REPORT_FILE, write_report
+from minimind_hf.reports.record import STATE_FILE
 from minimind_hf.trainer.base import RLTrainer
-from minimind_hf.trainer.card import model_card
-from minimind_hf.trainer.html_report import REPORT_FILE, write_report
-from minimind_hf.trainer.report import plot_reward_curve
-from minimind_hf.trainer.run_record import STATE_FILE
+from minimind_hf.trainer.checkpoints.card import model_card
 
 START_FOLDER = "supervised"  # inside the output folder: where reinforcement learning starts from in the embedded task
 

@@ -17,12 +17,7 @@ from before_rl import DataArguments, Recipe
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
-from minimind_hf.data.supervised import (
-    ConversationRenderer,
-    check_example,
-    encode_conversation,
-    encode_text,
-)
+from minimind_hf.data.supervised import ConversationRenderer, check_example, encode_conversation, encode_text
 
 
 @dataclass

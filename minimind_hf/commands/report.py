@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..trainer.html_report import write_report
+    from ..reports.page import write_report
 
     print(f"wrote {write_report(options.run_dir, options.output)}")
     return 0

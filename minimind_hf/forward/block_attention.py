@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from .linear import product
+from .lean import product
 
 BLOCK_LENGTH = 128  # queries of a long sequence that are computed at a time
 MAX_WEIGHTS = 2**20  # attention weights that are computed at a time: 4 MiB in float32

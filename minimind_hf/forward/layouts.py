@@ -9,9 +9,9 @@ tried: both layouts score a few made-up completions, and must agree. Models that
 import torch
 from torch import Tensor, nn
 
+from .introspection import forward_arguments, unwrap
 from .logprobs import TokenScores, completion_scores, shared_prompt_scores
 from .shared_prompt import ATTENTION_NAME, attach, detach, pack
-from .signature import forward_arguments, unwrap
 
 LAYOUTS = ("shared_prompt", "padded")
 _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # in nats; reduced precision: 0.25

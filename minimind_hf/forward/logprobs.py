@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
+from .introspection import forward_arguments, unwrap
 from .scoring_head import scoring_head
 from .shared_prompt import PackedBatch
-from .signature import forward_arguments, unwrap
 
 
 @dataclass

@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from .block_attention import block_attention, group_spans, pays_off
-from .signature import unwrap
+from .introspection import unwrap
 
 ATTENTION_NAME = "sdpa_shared_prompt"
 

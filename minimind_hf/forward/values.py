@@ -8,9 +8,9 @@ first one at the last token of the prompt.
 import torch
 from torch import Tensor, nn
 
+from .introspection import forward_arguments
 from .layouts import made_up_batch
 from .shared_prompt import PackedBatch, attach, detach, pack
-from .signature import forward_arguments
 
 _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # reduced precision: 0.25
 

@@ -3,8 +3,8 @@
 
 from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts
 from .errors import RolloutServerError, ServerGoneError
-from .sglang_engine import WEIGHT_SYNCS, SGLangEngine
-from .torch_engine import TorchEngine
+from .sglang.engine import WEIGHT_SYNCS, SGLangEngine
+from .torch.engine import TorchEngine
 
 __all__ = [
     "WEIGHT_SYNCS",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..forward.signature import unwrap
+from ..forward.introspection import unwrap
 from ..models import MiniMindConfig
 from ..models.qwen3 import add_server_keys, to_qwen3_config
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainers, on transformers.Trainer."""
 
-from .config import PPOConfig, RLConfig
 from .grpo import GRPOTrainer
-from .grpo_config import GRPOConfig
 from .ppo import PPOTrainer
+from .settings.base import RLConfig
+from .settings.grpo import GRPOConfig
+from .settings.ppo import PPOConfig
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "PPOConfig", "PPOTrainer", "RLConfig"]

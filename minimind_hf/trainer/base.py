@@ -33,22 +33,25 @@ from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from ..algorithms import total_rewards
+from ..atomic import whole_file
 from ..data import check_tokenizer
+from ..forward.introspection import context_length, eos_token_ids, unwrap, vocabulary_size
 from ..forward.layouts import choose_layout
-from ..forward.linear import use_onednn
-from ..forward.norm import use_lean_norms
-from ..forward.signature import unwrap
+from ..forward.lean import use_lean_norms, use_onednn
+from ..reports.record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
-from .agreement import failing_together
-from .atomic import whole_file
-from .checkpoints import load_rollout_state, save_rollout_state
-from .completions import CompletionLog, SampleLog, print_debug
-from .config import RLConfig
+from .checkpoints.resharding import is_of_other_processes, load_resharded
+from .checkpoints.resuming import checkpoint_to_resume, warn_of_earlier_run
+from .checkpoints.run_folder import ending_in_order, only_run_in
+from .checkpoints.saving import save_before_the_end
+from .checkpoints.state import load_rollout_state, save_rollout_state
+from .distributed.agreement import failing_together
+from .distributed.rollout_weights import RolloutWeights
+from .distributed.sharding import check_each_node, check_mode, keep_optimizer, whole_weights
 from .evaluating import EvaluatingTrainer
-from .experience import Experience, MicroBatch, add_stand_ins
-from .health import HealthCallback
-from .inputs import (
+from .experience.experience import Experience, add_stand_ins
+from .experience.inputs import (
     check_config_class,
     check_objects,
     default_output_dir,
@@ -58,34 +61,24 @@ from .inputs import (
     make_prompts,
     make_sampler,
 )
+from .experience.measures import repetition, thinking_closed
+from .experience.micro_batch import MicroBatch
+from .experience.mismatch import measure_staleness
+from .experience.parts import score_in_parts, split_by_tokens
+from .experience.rollouts import Rollouts
+from .experience.scoring import check_reward_columns, check_totals
+from .logs.completions import CompletionLog, SampleLog, print_debug
+from .logs.health import HealthCallback
+from .logs.progress import RLProgressCallback
+from .logs.reward_notes import RewardNotes
+from .logs.trackers import Trackers
 from .metrics import Metrics
-from .mismatch import measure_staleness
-from .optimization import is_stateless, load_schedule
-from .policy import (
-    Reference,
-    check_fits,
-    context_length,
-    eos_token_ids,
-    load_policy,
-    router_loss_coefficient,
-    vocabulary_size,
-)
-from .progress import RLProgressCallback
-from .rescue import save_before_the_end
-from .resharding import is_of_other_processes, load_resharded
-from .resuming import checkpoint_to_resume, warn_of_earlier_run
-from .reward_notes import RewardNotes, check_reward_columns, check_totals
-from .rollout_weights import RolloutWeights
-from .rollouts import Rollouts
+from .models.optimization import is_stateless, load_schedule
+from .models.policy import check_fits, load_policy, router_loss_coefficient
+from .models.reference import Reference
 from .run_callback import RunCallback
-from .run_lock import only_run_in
-from .run_record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
-from .sharding import check_each_node, check_mode, keep_optimizer, whole_weights
-from .step_watch import StepWatch
-from .termination import ending_in_order
-from .text_measures import repetition, thinking_closed
-from .token_budget import score_in_parts, split_by_tokens
-from .trackers import Trackers
+from .settings.base import RLConfig
+from .step_guard import StepWatch
 
 logger = logging.get_logger(__name__)
 

@@ -17,13 +17,14 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from ..data import PromptDataset
 from ..rewards import RewardScorer
-from .experience import Experience, MicroBatch, joined
-from .inputs import make_prompts, named_prompts
+from .checkpoints.saving import SavingTrainer
+from .experience.experience import Experience, joined
+from .experience.inputs import make_prompts, named_prompts
+from .experience.micro_batch import MicroBatch
+from .experience.rollouts import Rollouts
+from .experience.sampler import evaluation_batches
+from .experience.scoring import check_reward_columns
 from .metrics import Metrics
-from .reward_notes import check_reward_columns
-from .rollouts import Rollouts
-from .sampler import evaluation_batches
-from .saving import SavingTrainer
 
 _EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
 

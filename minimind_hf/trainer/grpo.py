@@ -24,15 +24,16 @@ from ..algorithms import (
 from ..forward.layouts import score_completions
 from ..rollout import RolloutEngine
 from .base import RLTrainer
-from .experience import Experience, MicroBatch, split_experience
-from .generation_kwargs import eos_of
-from .grpo_config import GRPOConfig
-from .inputs import with_quantization
+from .experience.experience import Experience, split_experience
+from .experience.inputs import with_quantization
+from .experience.micro_batch import MicroBatch
+from .experience.mismatch import correct_rollout, measure_mismatch
+from .experience.parts import CPU_TOKENS, split_by_tokens
 from .metrics import Metrics, token_sum
-from .mismatch import correct_rollout, measure_mismatch
-from .reference_sync import ReferenceSync, check_can_sync
-from .token_budget import CPU_TOKENS, split_by_tokens
-from .trl_fields import refuse_objects
+from .models.reference import ReferenceSync, check_can_sync
+from .settings.generation_kwargs import eos_of
+from .settings.grpo import GRPOConfig
+from .settings.trl_fields import refuse_objects
 
 LOGGED_NAMES = {
     "clip_low": "clip_ratio/low_mean",

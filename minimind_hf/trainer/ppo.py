@@ -23,18 +23,18 @@ from ..algorithms import (
     value_loss,
 )
 from ..forward.layouts import score_completions
-from .actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
 from .base import RLTrainer
-from .config import PPOConfig
-from .critic import load_critic
-from .engine_step import clip_engine_gradients
-from .experience import Experience, MicroBatch, split_experience
-from .master_weights import declare_float32
+from .distributed.deepspeed import clip_engine_gradients
+from .distributed.sharding import shards_weights, whole_weights
+from .experience.experience import Experience, split_experience
+from .experience.micro_batch import MicroBatch, mini_batch_rows, put_rows, select_rows
+from .experience.mismatch import correct_rollout, measure_mismatch
 from .metrics import Metrics, token_sum
-from .mini_batches import mini_batch_rows, put_rows, select_rows
-from .mismatch import correct_rollout, measure_mismatch
-from .optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
-from .sharding import shards_weights, whole_weights
+from .models.actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
+from .models.critic import load_critic
+from .models.optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
+from .models.weights import declare_float32
+from .settings.ppo import PPOConfig
 
 logger = logging.get_logger(__name__)
 

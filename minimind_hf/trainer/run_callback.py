@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback
 
-from .atomic import clear_staging
-from .card import algorithm, settings, what_is_trained
-from .engine_step import guard_step
-from .health import message_of
-from .health_rules import NOT_FINITE, RULES
+from ..health.monitor import message_of
+from ..health.rules import NOT_FINITE, RULES
+from ..reports.record import HEALTH_FILE, RUN_FILE, write_json
+from .checkpoints.atomic import clear_staging
+from .checkpoints.card import algorithm, settings, what_is_trained
+from .distributed.deepspeed import guard_step
 from .metrics import Metrics
-from .run_record import HEALTH_FILE, RUN_FILE, write_json
-from .step_watch import NotFiniteError, what_remains
+from .models.weights import NotFiniteError
+from .step_guard import what_remains
 
 if TYPE_CHECKING:
     from .base import RLTrainer

@@ -10,7 +10,7 @@ import pytest
 import trl
 
 from minimind_hf import GRPOConfig
-from minimind_hf.trainer.trl_fields import UnsupportedTrlFields
+from minimind_hf.trainer.settings.trl_fields import UnsupportedTrlFields
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -11,7 +11,7 @@ from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, shar
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from minimind_hf.evaluation import EvalSettings, answer_prompts
 from minimind_hf.rewards import RewardScorer
-from minimind_hf.trainer.metric_names import OWN_NAMES, is_own_metric
+from minimind_hf.trainer.logs.reward_notes import OWN_NAMES, is_own_metric
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 SETTINGS = {

@@ -20,8 +20,7 @@ from transformers import (
 
 from minimind_hf.forward import block_attention, scoring_head
 from minimind_hf.forward.layouts import choose_layout, score_completions
-from minimind_hf.forward.linear import use_onednn
-from minimind_hf.forward.norm import use_lean_norms
+from minimind_hf.forward.lean import use_lean_norms, use_onednn
 from minimind_hf.forward.shared_prompt import pack
 
 SHAPE = {

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minimind_hf.forward.linear import is_available, linear, use_onednn
+from minimind_hf.forward.lean import is_available, linear, use_onednn
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this build of torch has no oneDNN")
 

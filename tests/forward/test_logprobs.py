@@ -5,8 +5,8 @@ import pytest
 import torch
 from tiny import PAD, make_llama, make_policy, random_ids
 
+from minimind_hf.forward.introspection import cache_argument, forward_arguments
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.forward.signature import cache_argument, forward_arguments
 
 TEMPERATURE = 0.8
 

@@ -7,12 +7,7 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tiny import make_llama, make_policy
 from transformers import AutoModelForCausalLM
 
-from minimind_hf.rollout.exported_weights import (
-    exported_config,
-    exported_weights,
-    server_architectures,
-    write_weights,
-)
+from minimind_hf.rollout.exported_weights import exported_config, exported_weights, server_architectures, write_weights
 
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 

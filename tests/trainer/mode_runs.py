@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from minimind_hf.forward import scoring_head
-from minimind_hf.trainer.step_watch import NotFiniteError
+from minimind_hf.trainer.models.weights import NotFiniteError
 
 SETTINGS = {
     "use_cpu": True,

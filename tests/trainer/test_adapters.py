@@ -11,7 +11,7 @@ from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, rand
 from transformers import AutoModelForCausalLM
 
 from minimind_hf import GRPOTrainer, PromptDataset
-from minimind_hf.trainer.card import model_card, settings
+from minimind_hf.trainer.checkpoints.card import model_card, settings
 
 LORA = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
 

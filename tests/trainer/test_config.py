@@ -9,8 +9,8 @@ import torch
 from transformers import HfArgumentParser, get_scheduler
 
 from minimind_hf import GRPOConfig, PPOConfig
-from minimind_hf.trainer.generation_kwargs import eos_of
-from minimind_hf.trainer.inputs import make_engine
+from minimind_hf.trainer.experience.inputs import make_engine
+from minimind_hf.trainer.settings.generation_kwargs import eos_of
 
 REFUSED = [
     ({"per_device_train_batch_size": 8, "num_generations": 6}, r"8, counted in completions.*num_generations \(6\)"),

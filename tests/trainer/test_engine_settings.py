@@ -7,7 +7,7 @@ import pytest
 from tiny import ScriptedEngine
 
 from minimind_hf import GRPOConfig, PPOConfig
-from minimind_hf.trainer.engine_settings import ENGINE_SETTINGS
+from minimind_hf.trainer.settings.engines import ENGINE_SETTINGS
 
 # A value other than the default for each setting of each engine
 OTHERS = {

@@ -6,7 +6,7 @@ from ppo_tools import make_trainer as make_ppo_trainer
 from tiny import make_policy, make_prompts, share_of_a
 
 from minimind_hf.trainer import evaluating
-from minimind_hf.trainer.sampler import evaluation_batches
+from minimind_hf.trainer.experience.sampler import evaluation_batches
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 3, 8])

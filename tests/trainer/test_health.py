@@ -12,10 +12,10 @@ from ppo_tools import make_trainer as make_ppo
 from tiny import ScriptedEngine, make_prompts, make_tokenizer
 from transformers import TrainerCallback
 
-from minimind_hf.trainer.health import EPISODE_ENDS_AFTER, HealthMessage, HealthMonitor, read_health
-from minimind_hf.trainer.health_rules import Rule
-from minimind_hf.trainer.run_record import read_run
-from minimind_hf.trainer.step_watch import NotFiniteError
+from minimind_hf.health.monitor import EPISODE_ENDS_AFTER, HealthMessage, HealthMonitor, read_health
+from minimind_hf.health.rules import Rule
+from minimind_hf.reports.record import read_run
+from minimind_hf.trainer.models.weights import NotFiniteError
 
 
 def rules_of(trainer) -> set[str]:

@@ -13,9 +13,9 @@ from tiny import make_policy, make_prompts
 from transformers import TrainerCallback
 
 from minimind_hf import TorchEngine
-from minimind_hf.trainer.health import read_health
-from minimind_hf.trainer.health_rules import NOT_FINITE, RULES
-from minimind_hf.trainer.step_watch import NotFiniteError
+from minimind_hf.health.monitor import read_health
+from minimind_hf.health.rules import NOT_FINITE, RULES
+from minimind_hf.trainer.models.weights import NotFiniteError
 
 
 def rules_of(trainer) -> set[str]:

@@ -10,8 +10,8 @@ from tiny import ScriptedEngine, make_llama, make_policy, make_prompts
 from minimind_hf import GRPOTrainer
 from minimind_hf.algorithms import k3
 from minimind_hf.trainer import grpo
+from minimind_hf.trainer.experience.parts import split_by_tokens
 from minimind_hf.trainer.metrics import Metrics
-from minimind_hf.trainer.token_budget import split_by_tokens
 
 
 def parameters(model) -> torch.Tensor:

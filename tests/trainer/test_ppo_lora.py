@@ -14,8 +14,8 @@ from transformers import AutoModelForTokenClassification
 
 from minimind_hf import PPOConfig
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.trainer.adapters import BorrowedTrunk
-from minimind_hf.trainer.critic import load_critic
+from minimind_hf.trainer.models.adapters import BorrowedTrunk
+from minimind_hf.trainer.models.critic import load_critic
 
 TRAINING = {"max_steps": 8, "mini_batch_size": 4, "optim": "adamw_torch", "learning_rate": 1e-2}
 

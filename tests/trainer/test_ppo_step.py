@@ -9,8 +9,8 @@ from ppo_tools import log_of, make_trainer
 from tiny import ScriptedEngine, make_llama, make_policy, make_prompts, share_of_a
 
 from minimind_hf.trainer import ppo
-from minimind_hf.trainer.actor_critic import ActorCritic
-from minimind_hf.trainer.mini_batches import mini_batch_rows
+from minimind_hf.trainer.experience.micro_batch import mini_batch_rows
+from minimind_hf.trainer.models.actor_critic import ActorCritic
 
 RULES = {
     "gamma": 0.97,

@@ -8,8 +8,8 @@ from rich.console import Console
 from transformers import TrainerState
 from transformers.trainer_callback import TrainerControl
 
-from minimind_hf.trainer import progress
-from minimind_hf.trainer.progress import RLProgressCallback
+from minimind_hf.trainer.logs import progress
+from minimind_hf.trainer.logs.progress import RLProgressCallback
 
 LOGS = {"loss": 0.1, "reward": 1.5, "kl_ref": 0.02, "tokens_per_second": 321.0, "grad_norm": 9.0}
 

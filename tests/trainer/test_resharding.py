@@ -10,9 +10,9 @@ from launching import run_worker
 from resharding_worker import CASES
 from safetensors.torch import load_file
 
-from minimind_hf.trainer.checkpoints import ROLLOUT_STATE
-from minimind_hf.trainer.resharding import _check_parameters, _repair, load_resharded
-from minimind_hf.trainer.resuming import CheckpointError
+from minimind_hf.trainer.checkpoints.resharding import _check_parameters, _repair, load_resharded
+from minimind_hf.trainer.checkpoints.resuming import CheckpointError
+from minimind_hf.trainer.checkpoints.state import ROLLOUT_STATE
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny import make_policy, make_prompts
 
-from minimind_hf.trainer import atomic
-from minimind_hf.trainer.checkpoints import ROLLOUT_STATE
+from minimind_hf.trainer.checkpoints import atomic
+from minimind_hf.trainer.checkpoints.state import ROLLOUT_STATE
 
 SHAPES = {
     "one rollout a step": {},

@@ -12,7 +12,7 @@ from peft import LoraConfig
 from tiny import QUIET, ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOConfig, GRPOTrainer
-from minimind_hf.trainer.resuming import CheckpointError, Needs, check_whole
+from minimind_hf.trainer.checkpoints.resuming import CheckpointError, Needs, check_whole
 
 LORA = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
 SETTINGS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "num_generations": 4, "steps_per_generation": 2}
@@ -215,7 +215,7 @@ def test_settings_may_change_between_rollouts(finished, tmp_path):
 @pytest.fixture
 def warnings(monkeypatch):
     found = []
-    for name in ("transformers.trainer", "minimind_hf.trainer.resuming"):
+    for name in ("transformers.trainer", "minimind_hf.trainer.checkpoints.resuming"):
         logger = logging.getLogger(name)
         monkeypatch.setattr(logger, "warning", lambda text, *values: found.append(text % values if values else text))
     return found

@@ -11,10 +11,11 @@ import pytest
 import torch
 from tiny import make_prompts, share_of_a
 
-from minimind_hf.trainer import saving
-from minimind_hf.trainer.atomic import CheckpointNotSavedError, drop_old_checkpoints, whole_file
-from minimind_hf.trainer.run_lock import LOCK_FILE, FolderInUseError, only_run_in
-from minimind_hf.trainer.step_watch import NotFiniteError
+from minimind_hf.atomic import whole_file
+from minimind_hf.trainer.checkpoints import saving
+from minimind_hf.trainer.checkpoints.atomic import CheckpointNotSavedError, drop_old_checkpoints
+from minimind_hf.trainer.checkpoints.run_folder import LOCK_FILE, FolderInUseError, only_run_in
+from minimind_hf.trainer.models.weights import NotFiniteError
 
 
 def test_checkpoints_are_dropped_by_age(tmp_path):
@@ -82,12 +83,12 @@ def test_one_run_at_a_time_in_a_folder(make_trainer):
 
 
 def test_a_file_system_without_locks_goes_unguarded(tmp_path, monkeypatch):
-    from minimind_hf.trainer import run_lock
+    from minimind_hf.trainer.checkpoints import run_folder
 
     def flock(*args):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "flock", flock)
+    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
     with only_run_in(tmp_path), only_run_in(tmp_path):
         pass
 

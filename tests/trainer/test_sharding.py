@@ -9,9 +9,9 @@ import torch
 from accelerate.utils import DistributedType
 from tiny import make_policy, random_ids
 
-from minimind_hf.trainer.rollout_weights import RolloutWeights
-from minimind_hf.trainer.sharding import check_each_node, check_mode, without_copies
-from minimind_hf.trainer.token_budget import split_by_tokens
+from minimind_hf.trainer.distributed.rollout_weights import RolloutWeights
+from minimind_hf.trainer.distributed.sharding import check_each_node, check_mode, without_copies
+from minimind_hf.trainer.experience.parts import split_by_tokens
 
 
 def accelerator(kind, **plugin):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from transformers.integrations import TensorBoardCallback
 
-from minimind_hf.trainer import trackers
-from minimind_hf.trainer.trackers import TRACKERS_FILE, Trackers
+from minimind_hf.trainer.logs import trackers
+from minimind_hf.trainer.logs.trackers import TRACKERS_FILE, Trackers
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import trl
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig
-from minimind_hf.trainer.trl_fields import UNSUPPORTED_OBJECTS, UnsupportedTrlFields, what_instead
+from minimind_hf.trainer.settings.trl_fields import UNSUPPORTED_OBJECTS, UnsupportedTrlFields, what_instead
 
 TRL = {field.name: field for field in dataclasses.fields(trl.GRPOConfig)}
 OURS = {field.name: field for field in dataclasses.fields(GRPOConfig)}

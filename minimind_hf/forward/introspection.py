@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a causal LM's `forward` accepts.
+
+Architectures differ in a few optional arguments (ALiBi models take no `position_ids`, older code names its cache
+`past_key_values`). Whoever calls a model of any architecture asks here first.
+"""
+
+import inspect
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Returns the transformers model inside wrappers (DDP, DeepSpeed engine, peft)."""
+    while hasattr(model, "module"):
+        model = model.module
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def forward_arguments(model: nn.Module) -> frozenset[str]:
+    """Returns the names of the arguments that the model's `forward` declares."""
+    # Of the class, not of the instance: accelerate replaces the instance's `forward` by a wrapper under autocast.
+    return frozenset(inspect.signature(type(unwrap(model)).forward).parameters)
+
+
+def cache_argument(model: nn.Module) -> str:
+    """Returns the name under which `forward` takes the key/value cache (`cache`, formerly `past_key_values`).
+
+    Raises:
+        ValueError: If the model takes no cache at all.
+    """
+    accepted = forward_arguments(model)
+    for name in ("cache", "past_key_values"):
+        if name in accepted:
+            return name
+    raise ValueError(
+        f"{type(unwrap(model)).__name__}.forward takes neither `cache` nor `past_key_values`, so the torch rollout "
+        "engine cannot decode with it token by token. Pass a rollout engine of your own as `rollout_engine`."
+    )
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """Returns how many token ids the model embeds, whatever adapters wrap its embeddings."""
+    return unwrap(model).config.get_text_config().vocab_size
+
+
+def context_length(model: nn.Module) -> int | None:
+    """Returns the tokens that the model was made for; unset for models whose positions have no end."""
+    return getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
+
+
+def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns every id that ends a completion: those of the generation config, and the tokenizer's.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    declared = getattr(unwrap(model).generation_config, "eos_token_id", None)
+    declared = [declared] if isinstance(declared, int) else list(declared or [])
+    ids = {*declared, tokenizer.eos_token_id} - {None}
+    if not ids:
+        raise ValueError(
+            "Neither the model's generation config nor the tokenizer has an EOS token, so no completion could end. "
+            "Set tokenizer.eos_token or model.generation_config.eos_token_id."
+        )
+    return tuple(sorted(ids))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training health: watches the logs of a run and says in one line what is wrong and what to try.
+
+A message comes once per episode: when its rule begins to apply, and again only after it has not applied for some logs.
+Messages are kept, written to OUTPUT_DIR/health.jsonl, and survive a resume. The rules are those of `health_rules`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..reports.record import HEALTH_FILE
+from .checks import LIMITS, Curves, Limits
+from .rules import RULES, Rule
+
+EPISODE_ENDS_AFTER = 10  # logs in which the rule does not apply
+
+
+@dataclass(frozen=True)
+class HealthMessage:
+    """One thing that was wrong, once.
+
+    Args:
+        step (`int`): Optimizer step of the log.
+        rule (`str`): Name of the rule.
+        title (`str`): What is wrong.
+        found (`str`): The numbers.
+        advice (`str`): What to try.
+    """
+
+    step: int
+    rule: str
+    title: str
+    found: str
+    advice: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.title}: {self.found}. Try: {self.advice}."
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.text}"
+
+
+def message_of(rule: Rule, step: int, found: str) -> HealthMessage:
+    return HealthMessage(step, rule.name, rule.title, found, "; or ".join(rule.remedies))
+
+
+class HealthMonitor:
+    """Follows the curves of one run: a pure function of its logs.
+
+    Args:
+        rules (`Sequence[Rule]`): What is looked for.
+        limits ([`Limits`]): Their thresholds.
+    """
+
+    def __init__(self, rules: Sequence[Rule] = RULES, limits: Limits = LIMITS):
+        self.rules = rules
+        self.limits = limits
+        self.curves = Curves()
+        self._quiet_for: dict[str, int] = {}  # by the rules in an episode: logs since they applied
+
+    def observe(self, step: int, log: Mapping[str, float]) -> list[HealthMessage]:
+        """Takes a log of training and returns what has begun to be wrong."""
+        self.curves.add(log)
+        messages = []
+        for rule in self.rules:
+            found = rule.check(self.curves, self.limits)
+            if found is None:
+                self._end_if_quiet(rule.name)
+                continue
+            if rule.name not in self._quiet_for:
+                messages.append(message_of(rule, step, found))
+            self._quiet_for[rule.name] = 0
+        return messages
+
+    def _end_if_quiet(self, name: str) -> None:
+        if name in self._quiet_for:
+            self._quiet_for[name] += 1
+            if self._quiet_for[name] >= EPISODE_ENDS_AFTER:
+                del self._quiet_for[name]
+
+
+def read_health(path: str | Path) -> list[HealthMessage]:
+    """The messages of a run.
+
+    Args:
+        path (`str` or `Path`): The file, or the run's folder.
+
+    Returns:
+        `list[HealthMessage]`: Empty where nothing was wrong.
+    """
+    path = Path(path)
+    path = path / HEALTH_FILE if path.is_dir() else path
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [HealthMessage(**{name: value for name, value in line.items() if name != "message"}) for line in lines]

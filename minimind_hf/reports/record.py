@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves in its folder for people to read later, and reading it back.
+
+trainer_state.json               the log history (at the end, and in every checkpoint)
+run.json                         algorithm and settings
+samples/early.jsonl, late.jsonl  a few completions of the first and of the last rollout
+health.jsonl                     what the health check said, one {"step", "rule", "message"} a line
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..atomic import whole_file
+
+RUN_FILE = "run.json"
+STATE_FILE = "trainer_state.json"
+HEALTH_FILE = "health.jsonl"
+COMPLETIONS_FOLDER, SAMPLES_FOLDER = "completions", "samples"
+EARLY, LATE = "early.jsonl", "late.jsonl"
+NUM_SAMPLES = 6
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as it was written down.
+
+    Args:
+        name (`str`): Of its folder.
+        history (`list[dict]`): The Trainer's log history.
+        algorithm (`str`, *optional*): `"CISPO"`, ...
+        settings (`dict`): The settings that shape the result.
+        early (`list[dict]`), late (`list[dict]`): Completions of the first and of the last rollout.
+        health (`list[dict]`): Messages of the health check.
+    """
+
+    name: str
+    history: list[dict[str, Any]]
+    algorithm: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    early: list[dict[str, Any]] = field(default_factory=list)
+    late: list[dict[str, Any]] = field(default_factory=list)
+    health: list[dict[str, Any]] = field(default_factory=list)
+
+    def series(self, name: str) -> dict[int, float]:
+        """Values by step; after a resume from an earlier checkpoint the later log of a step counts."""
+        return series(self.history, name)
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of all logged steps and evaluations, in whichever session; unset if none was measured.
+
+        `train_runtime` is that of the last session alone, and a session that was killed has none.
+        """
+        phases = [self.series(name) for name in self.logged_names if name.startswith("seconds/")]
+        runtimes = [name for name in self.logged_names if re.fullmatch(r"eval_(.+_)?runtime", name)]
+        evaluations = sum(sum(self.series(name).values()) for name in runtimes)
+        steps = sorted({step for phase in phases for step in phase})
+        if not steps:
+            return None
+        spans = zip([0, *steps], steps, strict=False)  # a log holds means over the steps since the one before
+        return evaluations + sum((end - start) * sum(phase.get(end, 0.0) for phase in phases) for start, end in spans)
+
+    @property
+    def logged_names(self) -> list[str]:
+        """Everything that was logged as a number, in the order of its first log."""
+        names = (name for log in self.history for name, value in log.items() if isinstance(value, int | float))
+        return [name for name in dict.fromkeys(names) if name not in ("step", "epoch")]
+
+
+def series(log_history: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
+    """Values of a logged name by step; after a resume the later log of a step counts."""
+    return dict(sorted({log["step"]: log[name] for log in log_history if name in log}.items()))
+
+
+def read_run(folder: str | Path) -> RunRecord:
+    """Reads what a run left in its folder, or so far in its newest checkpoint.
+
+    Raises:
+        ValueError: If the folder holds no log of a run.
+    """
+    folder = Path(folder)
+    state = _state_file(folder)
+    run = _read_json(folder / RUN_FILE) if (folder / RUN_FILE).is_file() else {}
+    early, late = _samples(folder)
+    return RunRecord(
+        name=folder.resolve().name,
+        history=_log_history(state),
+        algorithm=run.get("algorithm"),
+        settings=run.get("settings", {}),
+        early=early,
+        late=late,
+        health=_read_lines(folder / HEALTH_FILE),
+    )
+
+
+def read_settings(folder: str | Path) -> dict[str, Any]:
+    """The settings of a run; none where the folder is no run's."""
+    path = Path(folder) / RUN_FILE
+    return _read_json(path).get("settings", {}) if path.is_file() else {}
+
+
+def _log_history(state: Path) -> list[dict[str, Any]]:
+    history = _read_json(state).get("log_history")
+    if not isinstance(history, list) or not all(isinstance(log, dict) and "step" in log for log in history):
+        raise ValueError(f"{state} holds no log_history of a run, a list of logs with their steps.")
+    return history
+
+
+def _state_file(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}. Give the output_dir of a run.")
+    found = [*folder.glob(STATE_FILE), *folder.glob(f"checkpoint-*/{STATE_FILE}")]
+    if not found:
+        raise ValueError(
+            f"{folder} holds no {STATE_FILE}, neither itself nor in a checkpoint: no run has ended or saved a "
+            "checkpoint there. Give the output_dir of a run."
+        )
+    return max(found, key=lambda path: (path.stat().st_mtime, str(path)))
+
+
+def _samples(folder: Path) -> tuple[list[dict], list[dict]]:
+    """Completions of the beginning and of the end: those kept of every run, or else those of the completion log."""
+    early, late = (_read_lines(folder / SAMPLES_FOLDER / name) for name in (EARLY, LATE))
+    logged = sorted((folder / COMPLETIONS_FOLDER).glob("completions_*.jsonl"))
+    early = early or (_read_lines(logged[0])[:NUM_SAMPLES] if logged else [])
+    late = late or (_read_lines(logged[-1])[:NUM_SAMPLES] if len(logged) > 1 else [])
+    return early, late
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no JSON ({error}). It may have been cut while it was written.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a JSON {type(content).__name__}, not the object that a run writes.")
+    return content
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} holds a line that is no JSON ({error}).") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n", encoding="utf-8")
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

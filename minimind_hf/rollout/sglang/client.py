@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One SGLang server over HTTP: a pool of connections, keys, and what an answer means.
+
+A request that may be repeated fails as [`ServerUnavailableError`], one that may not as [`RolloutServerError`]. Keys
+travel in a header and are part of no message.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from transformers.utils import logging
+
+from ..errors import RolloutServerError, ServerGoneError, ServerUnavailableError
+
+logger = logging.get_logger(__name__)
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_TOO_MANY_REQUESTS = 429
+
+
+class Patience:
+    """How long a server may stay away: pauses that grow, then an error.
+
+    Args:
+        url (`str`): Whose patience it is about.
+        seconds (`float`): From the first failure on.
+        advice (`str`): What to do about it, if that is known.
+    """
+
+    def __init__(self, url: str, seconds: float, advice: str = ""):
+        self.url, self.seconds, self.advice = url, seconds, advice
+        self.renew()
+
+    def renew(self) -> None:
+        """The server has done something useful: earlier failures no longer count."""
+        self._since: float | None = None
+        self._pause = _FIRST_PAUSE
+
+    def wait(self, reason: object) -> None:
+        """Pauses after a failure.
+
+        Raises:
+            ServerGoneError: If the failures have gone on for too long.
+        """
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            logger.warning(
+                "The SGLang server %s fails (%s). It is waited for, up to %g s. %s",
+                self.url,
+                reason,
+                self.seconds,
+                self.advice,
+            )
+        left = self._since + self.seconds - now
+        if left <= 0:
+            raise ServerGoneError(
+                f"The SGLang server {self.url} failed for {self.seconds:g} s (server_timeout). At last: {reason}."
+                + (f" {self.advice}" if self.advice else "")
+            )
+        time.sleep(min(self._pause, left))
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Does what is safe to repeat, until it succeeds; counts on from earlier failures."""
+        while True:
+            try:
+                return work()
+            except ServerUnavailableError as error:
+                self.wait(error)
+
+
+class SGLangServer:
+    """Requests to one server; safe to share between threads.
+
+    Args:
+        url (`str`): Such as `http://localhost:30000`.
+        timeout (`float`): Seconds without an answer after which a request is given up.
+        api_key (`str`, *optional*): The server's `--api-key`.
+        admin_key (`str`, *optional*): Its `--admin-api-key`, which then is the only key for changing weights.
+    """
+
+    def __init__(self, url: str, timeout: float, api_key: str | None = None, admin_key: str | None = None):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            raise ValueError(
+                f"An SGLang server is named by a URL such as http://localhost:30000, got {parts.scheme or url!r}"
+                f"{'://' + parts.hostname if parts.hostname else ''}. Keys do not go into it: set SGLANG_API_KEY and "
+                "SGLANG_ADMIN_API_KEY."
+            )
+        self.url, self.timeout = url.rstrip("/"), timeout
+        self._api_key, self._admin_key = api_key, admin_key
+        self._http = httpx.Client(
+            timeout=httpx.Timeout(timeout, connect=min(timeout, 10.0), pool=None),
+            # Servers close idle connections after 5 seconds; one that is just being closed must not be used again.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0),
+            trust_env=False,  # a proxy of the environment is for the world outside, not for a rollout server
+        )
+
+    def __repr__(self) -> str:
+        return f"SGLangServer({self.url!r})"
+
+    def get(self, path: str) -> dict:
+        return self._ask("GET", path, self._api_key)
+
+    def generate(self, payload: dict) -> Any:
+        """Returns the items of an answer to `/generate`."""
+        return self._ask("POST", "/generate", self._api_key, payload)
+
+    def control(self, path: str, payload: dict) -> dict:
+        """Posts to an endpoint that changes the server.
+
+        Raises:
+            RolloutServerError: If it says that it did not succeed.
+        """
+        answer = self._ask("POST", path, self._admin_key or self._api_key, payload)
+        if not isinstance(answer, dict) or answer.get("success") is not True:
+            raise RolloutServerError(f"The SGLang server {self.url} did not do {path}: {_message(answer)}")
+        return answer
+
+    def check_health(self) -> None:
+        """Raises [`ServerUnavailableError`] unless the server is up."""
+        response = self._send("GET", "/health", self._api_key, None)
+        if response.status_code != httpx.codes.OK:
+            raise ServerUnavailableError(f"{self.url}/health answered {response.status_code}")
+
+    def weight_version(self) -> str:
+        return str(self.get("/model_info").get("weight_version"))
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _ask(self, method: str, path: str, key: str | None, payload: dict | None = None) -> Any:
+        response = self._send(method, path, key, payload)
+        status = response.status_code
+        if status == httpx.codes.OK:
+            try:
+                return response.json()
+            except ValueError as error:
+                raise RolloutServerError(f"{self.url}{path} answered what is no JSON: {error}.") from error
+        said = f"{self.url}{path} answered {status}: {_message(_json_or_text(response))}"
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == _TOO_MANY_REQUESTS:
+            raise ServerUnavailableError(said)
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            said += ". Set SGLANG_API_KEY to the server's --api-key, and SGLANG_ADMIN_API_KEY if it has one."
+        raise RolloutServerError(said)
+
+    def _send(self, method: str, path: str, key: str | None, payload: dict | None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            return self._http.request(method, self.url + path, headers=headers, json=payload)
+        except httpx.ReadTimeout as error:
+            raise ServerGoneError(
+                f"The SGLang server {self.url} did not answer {path} within {self.timeout:g} s (server_timeout). "
+                "Raise server_timeout if it is only slow."
+            ) from error
+        except httpx.TransportError as error:
+            raise ServerUnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+
+
+def _json_or_text(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return response.text[:500]
+
+
+def _message(answer: Any) -> str:
+    """What an answer of any of the server's shapes says."""
+    if isinstance(answer, dict):
+        error = answer.get("error", answer.get("message", answer))
+        return str(error.get("message", error) if isinstance(error, dict) else error)
+    return str(answer)

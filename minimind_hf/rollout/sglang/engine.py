@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rollouts from SGLang servers that the user runs: never from other weights than it says, never silently fewer.
+
+Each process asks for its own prompts, one request a prompt, spread over the servers. The first process sends the
+weights, to all servers. In between, all processes say what happened to them: a server that failed is waited for, given
+the weights again if it lost them, and asked for what is missing; whatever else fails ends all processes with it.
+"""
+
+import os
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import nn
+from transformers.utils import logging
+
+from ...forward.introspection import unwrap
+from ..engine import Rollout, RolloutEngine, SamplingParams
+from ..errors import RolloutServerError, ServerUnavailableError
+from .broadcast import DistributedSync
+from .checks import check_logprobs, check_room, check_server, how_to_start
+from .client import Patience, SGLangServer
+from .peers import gather, on_main, rank, together
+from .protocol import Expected, OtherWeightsError, PromptRequest, check_prompts, make_payload, read_answers
+from .sync import DiskSync, WeightSync
+
+logger = logging.get_logger(__name__)
+
+WEIGHT_SYNCS = ("disk", "distributed")
+_TAG = "minimind-hf"  # begins the names of weights that trainers have sent
+_CONCURRENT = 64  # requests to a server at a time, by each process
+
+
+@dataclass
+class _Round:
+    """What became of one round of requests.
+
+    Args:
+        is_incomplete (`bool`): Whether completions are still missing.
+        progressed (`bool`): Whether any came.
+        failures (`dict[int, str]`): Why completions of a server are still missing, by its number.
+        strangers (`dict[int, str]`): Names of other weights that a server answered with.
+    """
+
+    is_incomplete: bool = False
+    progressed: bool = False
+    failures: dict[int, str] = field(default_factory=dict)
+    strangers: dict[int, str] = field(default_factory=dict)
+
+    def join(self, other: "_Round") -> None:
+        self.is_incomplete |= other.is_incomplete
+        self.progressed |= other.progressed
+        self.failures |= other.failures
+        self.strangers |= other.strangers
+
+
+class SGLangEngine(RolloutEngine):
+    """Draws completions from one or several [SGLang](https://docs.sglang.ai) servers.
+
+    Args:
+        base_urls (`str` or `Sequence[str]`): The servers, such as `http://localhost:30000`.
+        weight_sync (`str`): `"disk"` writes the weights to a folder that the servers can see; `"distributed"`
+            broadcasts them in a process group with each server.
+        sync_folder (`str` or `Path`): Where `"disk"` writes, for example below `/dev/shm`. It belongs to one run.
+        server_timeout (`float`): Seconds that a server may fail, or take for one answer, before the run ends.
+        api_key (`str`, *optional*): The servers' `--api-key`. Unset: the environment's `SGLANG_API_KEY`.
+        admin_key (`str`, *optional*): Their `--admin-api-key`. Unset: the environment's `SGLANG_ADMIN_API_KEY`.
+        keeps_sent (`bool`): Whether `"distributed"` keeps a copy of what it sent, in CPU memory, so that a server that
+            is restarted gets the same weights again, however far the model has moved on. Turn it off to save that
+            memory where `sync_weights` is called whenever the model has changed.
+    """
+
+    def __init__(
+        self,
+        base_urls: str | Sequence[str],
+        weight_sync: str = "disk",
+        sync_folder: str | Path = "rollout_weights",
+        server_timeout: float = 300.0,
+        api_key: str | None = None,
+        admin_key: str | None = None,
+        keeps_sent: bool = True,
+    ):
+        urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
+        if not urls or len(set(urls)) < len(urls):
+            raise ValueError(f"base_urls must name one or more different servers, got {urls}.")
+        if weight_sync not in WEIGHT_SYNCS:
+            raise ValueError(f"weight_sync must be one of {', '.join(WEIGHT_SYNCS)}, got {weight_sync!r}.")
+        if not server_timeout > 0:
+            raise ValueError(f"server_timeout must be above 0 seconds, got {server_timeout}.")
+        api_key = api_key or os.environ.get("SGLANG_API_KEY")
+        admin_key = admin_key or os.environ.get("SGLANG_ADMIN_API_KEY")
+        self.servers = [SGLangServer(url, server_timeout, api_key, admin_key) for url in urls]
+        self.server_timeout = server_timeout
+        is_disk = weight_sync == "disk"
+        self._sync: WeightSync = DiskSync(sync_folder) if is_disk else DistributedSync(server_timeout, keeps_sent)
+        self._run: str | None = None
+        self._syncs = 0
+        self._tag: str | None = None
+        self._version = 0
+        self._model: nn.Module | None = None
+        self._room: int | None = None
+        self._is_compared = False
+
+    def check_ready(self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int) -> None:
+        """Waits for the servers and checks that they serve this architecture with room for these lengths.
+
+        Raises:
+            ServerGoneError: If one is not up within `server_timeout`, with the command that starts it.
+            RolloutServerError: If one serves something else.
+        """
+        self._room = on_main(lambda: min(self._check(server, model) for server in self.servers))
+        check_room(self._room, max_prompt_length, max_completion_length)
+
+    def _check(self, server: SGLangServer, model: nn.Module) -> int:
+        patience = Patience(server.url, self.server_timeout, how_to_start(model, server.url))
+        patience.attempt(server.check_health)
+        return patience.attempt(lambda: check_server(server, model))
+
+    # Weights
+
+    def sync_weights(self, model: nn.Module, version: int) -> None:
+        if self._room is None:
+            self.check_ready(model, None, 1)
+        if self._run is None:
+            self._run = on_main(lambda: uuid.uuid4().hex[:8])
+        self._syncs += 1
+        self._tag, self._version, self._model = f"{_TAG}-{self._run}-{self._syncs}", version, model
+        self._send(range(len(self.servers)))
+
+    def _send(self, numbers: Sequence[int]) -> None:
+        """Gives servers the weights of the last sync, not those of now."""
+        together(lambda: self._sync.take(self._model, self._tag))
+        on_main(lambda: self._push_all([self.servers[number] for number in numbers]))
+        self._sync.done(self._tag)
+
+    def _push_all(self, servers: list[SGLangServer]) -> None:
+        with ThreadPoolExecutor(len(servers) if self._sync.pushes_at_once else 1) as pool:
+            list(pool.map(self._push, servers))
+
+    def _push(self, server: SGLangServer) -> None:
+        Patience(server.url, self.server_timeout).attempt(lambda: self._push_once(server))
+
+    def _push_once(self, server: SGLangServer) -> None:
+        self._sync.push(server, self._tag)
+        served = server.weight_version()
+        if served.startswith(_TAG) and served != self._tag:
+            raise RolloutServerError(self._foreign_weights(server, served))
+        if served != self._tag:
+            raise ServerUnavailableError(f"it took the weights {self._tag} and then serves {served!r}")
+
+    def _foreign_weights(self, server: SGLangServer, found: str) -> str:
+        return (
+            f"The SGLang server {server.url} was sent the weights {self._tag} and serves {found}. Is another run "
+            "using it, or are several servers behind this address? Each server must be named by itself, and serve "
+            "one run at a time."
+        )
+
+    # Completions
+
+    def generate(
+        self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
+    ) -> list[Rollout]:
+        together(lambda: self._check_request(prompt_ids, sampling))
+        offset = rank()  # the processes begin with different servers
+        requests = [
+            PromptRequest(list(ids), num_generations, (number + offset) % len(self.servers))
+            for number, ids in enumerate(prompt_ids)
+        ]
+        patience = {number: Patience(server.url, self.server_timeout) for number, server in enumerate(self.servers)}
+        while (outcome := self._ask_for_missing(requests, sampling)).is_incomplete:
+            self._mend(outcome, patience)
+        rollouts = [rollout for request in requests for rollout in request.rollouts]
+        if not self._is_compared:
+            check_logprobs(self._model, prompt_ids, rollouts, sampling.temperature)
+            self._is_compared = True
+        return rollouts
+
+    def _check_request(self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams) -> None:
+        if self._tag is None:
+            raise RuntimeError("SGLangEngine has no weights yet: call sync_weights(model, version) first.")
+        if sampling.greedy and sampling.temperature != 1.0:
+            raise ValueError(
+                f"An SGLang server gives the log-probabilities of greedy tokens at temperature 1 only, not at "
+                f"{sampling.temperature}. Set the temperature to 1, or draw with a low one instead."
+            )
+        vocab_size = unwrap(self._model).config.get_text_config().vocab_size
+        check_prompts(prompt_ids, vocab_size, self._room - sampling.max_completion_length)
+
+    def _ask_for_missing(self, requests: list[PromptRequest], sampling: SamplingParams) -> _Round:
+        """Returns what happened in all processes."""
+        expected = Expected(self._tag, self._version, sampling.eos_token_ids)
+        missing = [request for request in requests if request.missing]
+        own = together(lambda: self._ask(missing, sampling, expected))
+        rounds = gather(own)
+        for other in rounds[1:]:
+            rounds[0].join(other)
+        return rounds[0]
+
+    def _ask(self, requests: list[PromptRequest], sampling: SamplingParams, expected: Expected) -> _Round:
+        outcome = _Round()
+        if not requests:
+            return outcome
+        before = sum(request.missing for request in requests)
+        pool = ThreadPoolExecutor(min(len(requests), _CONCURRENT * len(self.servers)))
+        try:
+            futures = [pool.submit(self._ask_one, request, sampling, expected, outcome) for request in requests]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        left = sum(request.missing for request in requests)
+        outcome.is_incomplete, outcome.progressed = left > 0, left < before
+        return outcome
+
+    def _ask_one(self, request: PromptRequest, sampling: SamplingParams, expected: Expected, outcome: _Round) -> None:
+        server = self.servers[request.server]
+        if request.server in outcome.failures or request.server in outcome.strangers:
+            return  # it is down for the others as well; asked again once it is back
+        try:
+            answers = server.generate(make_payload(request, sampling))
+            aborted = read_answers(answers, request, expected, server.url)
+        except ServerUnavailableError as error:
+            outcome.failures[request.server] = str(error)
+        except OtherWeightsError as error:
+            outcome.strangers[request.server] = str(error)
+        else:
+            if aborted:
+                outcome.failures[request.server] = aborted
+
+    # Servers that failed
+
+    def _mend(self, outcome: _Round, patience: dict[int, Patience]) -> None:
+        """Waits for the servers of which completions are missing, and gives weights to those that lost them."""
+        lost = on_main(lambda: self._wait_for(outcome, patience))
+        if lost:
+            self._send(lost)
+
+    def _wait_for(self, outcome: _Round, patience: dict[int, Patience]) -> list[int]:
+        lost = []
+        for number, server in enumerate(self.servers):
+            if number not in outcome.failures and number not in outcome.strangers:
+                continue
+            if outcome.progressed:
+                patience[number].renew()
+            if number in outcome.failures:
+                patience[number].wait(outcome.failures[number])
+            served = patience[number].attempt(lambda server=server: _served_weights(server))
+            if self._has_lost_weights(server, served, outcome.strangers.get(number)):
+                lost.append(number)
+        return lost
+
+    def _has_lost_weights(self, server: SGLangServer, served: str, answered_with: str | None) -> bool:
+        if served == self._tag and answered_with is None:
+            return False
+        if served.startswith(_TAG):
+            raise RolloutServerError(self._foreign_weights(server, answered_with or served))
+        logger.warning(
+            "The SGLang server %s serves the weights %r: it was restarted. It is sent those of this rollout again.",
+            server.url,
+            served,
+        )
+        return True
+
+    def close(self) -> None:
+        self._sync.close()
+        for server in self.servers:
+            server.close()
+
+
+def _served_weights(server: SGLangServer) -> str:
+    """Returns the name of the weights that a server, which must be up, serves."""
+    server.check_health()
+    return server.weight_version()

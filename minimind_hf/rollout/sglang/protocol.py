@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is sent to `/generate`, and what of the answers may be trained on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..engine import Rollout, SamplingParams
+from ..errors import RolloutServerError
+
+
+class OtherWeightsError(RolloutServerError):
+    """Completions came from other weights than those that were sent last."""
+
+
+@dataclass
+class PromptRequest:
+    """One prompt on its way to its completions.
+
+    Args:
+        prompt_ids (`list[int]`): Its tokens.
+        wanted (`int`): Completions to draw.
+        server (`int`): Number of the server that draws them.
+        rollouts (`list[Rollout]`): Those there are so far. A request that fails midway adds none of its own.
+    """
+
+    prompt_ids: list[int]
+    wanted: int
+    server: int
+    rollouts: list[Rollout] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        return self.wanted - len(self.rollouts)
+
+
+def make_payload(request: PromptRequest, sampling: SamplingParams) -> dict:
+    """Asks for the completions that are still missing.
+
+    Whatever could change the distribution is set, so that neither the model's generation config nor the server's
+    preferences do.
+    """
+    return {
+        "input_ids": [request.prompt_ids],
+        "sampling_params": {
+            "n": request.missing,
+            "max_new_tokens": sampling.max_completion_length,
+            "temperature": 0.0 if sampling.greedy else sampling.temperature,
+            "stop_token_ids": list(sampling.eos_token_ids),
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "min_new_tokens": 0,
+            "ignore_eos": False,
+        },
+        "return_logprob": True,
+    }
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the answers of a rollout must agree with.
+
+    Args:
+        tag (`str`): The server's name for the weights that were sent last.
+        version (`int`): The trainer's name for them.
+        eos_token_ids (`tuple[int, ...]`): What may end a completion.
+    """
+
+    tag: str
+    version: int
+    eos_token_ids: tuple[int, ...]
+
+
+def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: str) -> str | None:
+    """Adds the completions of an answer to its request.
+
+    Returns:
+        `str`, *optional*: Why some were aborted; the request still misses them.
+
+    Raises:
+        OtherWeightsError: If a completion does not come, from its first to its last token, from the expected weights.
+        RolloutServerError: If an answer is not what the protocol says.
+    """
+    if not isinstance(answers, list) or len(answers) != request.missing:
+        found = f"{len(answers)} completions" if isinstance(answers, list) else type(answers).__name__
+        raise RolloutServerError(f"{url}/generate answered {found}, asked for a list of {request.missing}.")
+    aborted, rollouts = None, []
+    for answer in answers:
+        try:
+            reason = answer["meta_info"]["finish_reason"]
+            if reason["type"] == "abort":
+                aborted = f"completions were aborted: {reason.get('message', 'no reason given')}"
+                continue
+            rollouts.append(_rollout(answer, reason, expected))
+        except (KeyError, TypeError, IndexError) as error:
+            raise RolloutServerError(
+                f"{url}/generate answered a completion of another shape: {type(error).__name__}: {error}. Is it an "
+                "SGLang server of version 0.5 or later?"
+            ) from error
+        except ValueError as error:
+            raise RolloutServerError(f"{url}/generate answered {error}.") from error
+    request.rollouts += rollouts
+    return aborted
+
+
+def _rollout(answer: dict, reason: dict, expected: Expected) -> Rollout:
+    ids, meta = answer["output_ids"], answer["meta_info"]
+    versions = {meta["weight_version"], *(span["version"] for span in meta.get("weight_versions") or ())}
+    if versions != {expected.tag}:
+        raise OtherWeightsError(", ".join(sorted(map(str, versions - {expected.tag}))))
+    scored = meta["output_token_logprobs"]
+    if [entry[1] for entry in scored] != ids:
+        raise ValueError(f"{len(scored)} log-probabilities that do not belong to its {len(ids)} tokens")
+    is_ended = bool(ids) and ids[-1] in expected.eos_token_ids
+    if reason["type"] == "stop" and not is_ended:
+        raise ValueError(
+            f"a completion that stopped at {reason.get('matched')!r}, which is none of the policy's EOS tokens "
+            f"{expected.eos_token_ids}; serve the policy's own tokenizer and generation config, without stop strings"
+        )
+    return Rollout(
+        completion_ids=ids,
+        logprobs=[entry[0] for entry in scored],
+        finish_reason="stop" if is_ended else "length",
+        weights_version=expected.version,
+    )
+
+
+def check_prompts(prompt_ids: Sequence[Sequence[int]], vocab_size: int, longest_prompt: int) -> None:
+    """Refuses what would kill the server or be refused by it.
+
+    Raises:
+        ValueError: With the number of the prompt.
+    """
+    for number, ids in enumerate(prompt_ids):
+        if len(ids) == 0:
+            raise ValueError(f"Prompt {number} has no tokens, so nothing can follow them.")
+        if min(ids) < 0 or max(ids) >= vocab_size:
+            raise ValueError(
+                f"Prompt {number} has token ids from {min(ids)} to {max(ids)}, the model a vocabulary of "
+                f"{vocab_size}. It was not sent, since such an id ends an SGLang server. Use the model's tokenizer."
+            )
+        if len(ids) > longest_prompt:
+            raise ValueError(
+                f"Prompt {number} has {len(ids)} tokens; the SGLang server has room for prompts of {longest_prompt} "
+                "before completions of max_completion_length. Set max_prompt_length, or start the server with a "
+                "longer --context-length."
+            )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How weights get to an SGLang server by way of a folder that both can see."""
+
+import os
+import shutil
+import weakref
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from torch import nn
+
+from ..exported_weights import exported_config, exported_weights, write_weights
+from .client import SGLangServer
+from .peers import rank
+
+_PREFIX = "weights-"
+
+
+class WeightSync(ABC):
+    """Brings the policy's weights, which are whole in every process, to servers. The first process does the work."""
+
+    pushes_at_once = False  # whether several servers may be pushed to at the same time
+
+    @abstractmethod
+    def take(self, model: nn.Module, tag: str) -> None:
+        """Makes these weights ready to be pushed under the name `tag`."""
+
+    @abstractmethod
+    def push(self, server: SGLangServer, tag: str) -> None:
+        """Makes the server draw from the weights that were taken as `tag`; safe to repeat.
+
+        Raises:
+            RolloutServerError: If the server does not take them.
+        """
+
+    @abstractmethod
+    def done(self, tag: str) -> None:
+        """All servers have these weights: lets go of what is no longer needed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases everything."""
+
+
+class DiskSync(WeightSync):
+    """A folder per sync, written beside its name and then given it. Only the last one is kept: a server that was
+    restarted is sent it again.
+
+    Args:
+        folder (`str` or `Path`): Where to write; the servers see it under the same path. It belongs to one run at a
+            time: what an earlier one left there is removed.
+    """
+
+    pushes_at_once = True
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder).absolute()
+        self._is_new = True
+        self._taken: str | None = None
+
+    def take(self, model: nn.Module, tag: str) -> None:
+        if self._taken == tag:
+            return  # for a server that was restarted
+        if rank() == 0:
+            self._write(model, tag)
+        self._taken = tag
+
+    def _write(self, model: nn.Module, tag: str) -> None:
+        if self._is_new:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._remove_others(tag)
+            weakref.finalize(self, _remove_run, self.folder)
+            self._is_new = False
+        unfinished = self.folder / f"{_PREFIX}{tag}.part"
+        unfinished.mkdir()
+        write_weights(exported_weights(model), exported_config(model), unfinished)
+        os.replace(unfinished, self._path(tag))
+
+    def push(self, server: SGLangServer, tag: str) -> None:
+        server.control(
+            "/update_weights_from_disk",
+            {
+                "model_path": str(self._path(tag)),
+                "weight_version": tag,
+                "flush_cache": True,
+                "abort_all_requests": False,
+            },
+        )
+
+    def done(self, tag: str) -> None:
+        if rank() == 0:
+            self._remove_others(tag)
+
+    def close(self) -> None:
+        if rank() == 0 and not self._is_new:
+            _remove_run(self.folder)
+
+    def _path(self, tag: str) -> Path:
+        return self.folder / f"{_PREFIX}{tag}"
+
+    def _remove_others(self, tag: str) -> None:
+        for path in self.folder.glob(f"{_PREFIX}*"):
+            if path != self._path(tag):
+                shutil.rmtree(path)
+
+
+def _remove_run(folder: Path) -> None:
+    for path in folder.glob(f"{_PREFIX}*"):
+        shutil.rmtree(path)
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-process engine: any causal LM of transformers, decoded with the trainer's own weights.
+
+Models that it knows (see `fast_support`) are decoded on packed copies of their weights, by as few operations as can
+be; all others through their own forward and cache. Either way a prompt is computed once for its whole group, rows
+leave the batch when they end, and log-probabilities are taken while sampling. Sampling draws from a generator of its
+own, so that rollouts neither depend on nor disturb the global random state.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from transformers.utils import logging
+
+from ..engine import Rollout, RolloutEngine, SamplingParams
+from .cache_decoder import CacheDecoder
+from .fast_decoder import FastDecoder
+from .fast_support import why_not_fast
+from .fast_weights import pack
+from .scheduler import Decoder, Scheduler
+from .static_decoder import StaticDecoder, why_not_static
+
+logger = logging.get_logger(__name__)
+
+PATHS = ("auto", "fast", "general", "graph")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Tokens between two looks at what a GPU has drawn; on a CPU looking is free.
+GPU_SYNC_EVERY = 8
+
+
+class TorchEngine(RolloutEngine):
+    """Decodes in the process of the trainer.
+
+    Weights are packed at the start of each `generate` and let go at its end, so that the copy is never stale and costs
+    no memory while training.
+
+    Args:
+        max_batch_rows (`int`): Completions decoded at a time. The fast path fills the place of one that ends with the
+            next; the general path starts the next groups when all have ended.
+        dtype (`str`, *optional*): `"float32"` or `"bfloat16"` to decode in; unset, the model's own.
+        path (`str`): `"auto"` takes the fast path on a CPU for models that it knows, `"general"` never, `"fast"`
+            always (an error for other models). `"graph"` is the general path with steps of unchanging shape, captured
+            as CUDA graphs on a GPU. On other devices than a CPU `"fast"` and `"graph"` are unverified.
+    """
+
+    def __init__(self, max_batch_rows: int = 256, dtype: str | None = None, path: str = "auto"):
+        if max_batch_rows < 1:
+            raise ValueError(f"max_batch_rows must be at least 1, got {max_batch_rows}.")
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(f"dtype must be unset or one of {', '.join(DTYPES)}, got {dtype!r}.")
+        if path not in PATHS:
+            raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}.")
+        self.max_batch_rows = max_batch_rows
+        self.dtype = DTYPES[dtype] if dtype else None
+        self.path = path
+        self.model: nn.Module | None = None
+        self.weights_version = 0
+
+    def sync_weights(self, model: nn.Module, version: int) -> None:
+        self.model = model
+        self.weights_version = version
+
+    def generate(
+        self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
+    ) -> list[Rollout]:
+        if self.model is None:
+            raise RuntimeError("TorchEngine has no weights yet: call sync_weights(model, version) first.")
+        if len(prompt_ids) == 0:
+            return []
+        is_fast = self._takes_fast_path()
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode() if is_fast else torch.no_grad():
+                make_decoder = self._fast_decoder if is_fast else self._general_decoder
+                decoder = make_decoder(prompt_ids, num_generations, sampling)
+                return Scheduler(
+                    decoder,
+                    prompt_ids,
+                    num_generations,
+                    sampling,
+                    max_batch_rows=self.max_batch_rows,
+                    sync_every=1 if decoder.device.type == "cpu" else GPU_SYNC_EVERY,
+                    weights_version=self.weights_version,
+                ).run()
+        finally:
+            self.model.train(was_training)
+
+    def _takes_fast_path(self) -> bool:
+        if self.path in ("general", "graph"):
+            return False
+        reason = why_not_fast(self.model)
+        if self.path == "fast":
+            if reason:
+                raise ValueError(f"The fast rollout path does not fit this model: {reason}. Use path 'auto'.")
+            return True
+        device = next(self.model.parameters()).device
+        if reason is None and device.type != "cpu":
+            reason = f"it is on {device.type}, where the fast path is unverified"
+        if reason:
+            logger.info_once(f"Rollouts take the model's own forward, token by token: {reason}.")
+        return reason is None
+
+    def _fast_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
+        rows = min(self.max_batch_rows, len(prompt_ids) * num_generations)
+        return FastDecoder(
+            pack(self.model, self.dtype),
+            max_rows=rows,
+            max_groups=min(rows, len(prompt_ids)),
+            max_prompt_length=max(map(len, prompt_ids)),
+            max_completion_length=sampling.max_completion_length,
+        )
+
+    def _general_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
+        own = next(self.model.parameters()).dtype
+        # accelerate's mixed precision wraps the forward of the model.
+        autocast = hasattr(self.model, "_original_forward")
+        if self.dtype == torch.float32 and (own != torch.float32 or autocast):
+            computes_in = "under autocast" if autocast else f"in {own}"
+            raise ValueError(
+                f"The model computes {computes_in}; rollouts in float32 need the fast path, which this model does not "
+                "take. Leave the rollout dtype unset."
+            )
+        dtype = None if self.dtype in (None, own) else self.dtype
+        if self.path != "graph":
+            return CacheDecoder(self.model, dtype)
+        if reason := why_not_static(self.model, sampling.max_completion_length):
+            raise ValueError(f"The graph rollout path does not fit this model: {reason}. Use path 'auto'.")
+        captures = next(self.model.parameters()).device.type == "cuda"
+        return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)

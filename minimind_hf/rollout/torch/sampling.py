@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drawing the next token of every row, with its log-probability under the distribution it was drawn from."""
+
+import torch
+from torch import Tensor
+
+from ..engine import SamplingParams
+
+
+def sample(logits: Tensor, sampling: SamplingParams, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws from `softmax(logits / temperature)` by inverting its cumulative sum.
+
+    One uniform number a row: `torch.multinomial` draws one exponential number per entry of the vocabulary, which takes
+    longer than a small model's forward. The sum is in float64, so that tokens of any float32 probability are drawn as
+    often as they should be, and a token of probability 0 never.
+
+    Args:
+        logits (`Tensor` of shape `(rows, vocab)`): Of any floating dtype; computed in float32.
+        generator (`torch.Generator`): On the device of the logits.
+
+    Returns:
+        `tuple[Tensor, Tensor]`: Token ids and float32 log-probabilities, both of shape `(rows,)`.
+    """
+    scaled = logits.float() / sampling.temperature
+    probabilities = scaled.softmax(dim=-1)
+    if sampling.greedy:
+        chosen = probabilities.argmax(dim=-1, keepdim=True)
+    else:
+        cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
+        total = cumulative[:, -1:]
+        uniform = torch.rand(total.shape, dtype=torch.float64, device=logits.device, generator=generator)
+        chosen = torch.searchsorted(cumulative, uniform * total, right=True).clamp_(max=logits.shape[-1] - 1)
+    return chosen.squeeze(1), probabilities.gather(1, chosen).log_().squeeze(1)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The general decoder with steps of unchanging shape, which a GPU replays as one CUDA graph.
+
+A step of a small model on a GPU is bound by starting its hundreds of kernels; a graph starts them all at once. For
+that nothing may move or grow: keys and values lie in transformers' static cache, which is as long as the longest
+completion can get, and rows that have ended leave the batch when a smaller bucket (a power of 2) holds those left.
+
+Equal to the other decoders on a CPU, where nothing is captured. The capture itself is unverified, so it is off unless
+asked for.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import StaticCache
+from transformers.cache_utils import StaticLayer
+
+from ...forward.introspection import unwrap
+from ...forward.shared_prompt import ATTENTION_NAME
+from .cache_decoder import CacheDecoder
+
+# Those that take a mask with a column for every slot; the last is sdpa outside the training forward.
+MASKED_ATTENTION = ("sdpa", "eager", ATTENTION_NAME)
+
+
+def why_not_static(model: nn.Module, max_length: int) -> str | None:
+    """Returns why the model's steps cannot be captured, or `None`."""
+    inner = unwrap(model)
+    # The plain mixture of experts goes through the experts that were chosen, in a loop.
+    loops = inner.config._experts_implementation == "eager" and any(
+        name.endswith(".experts") for name, _ in inner.named_modules()
+    )
+    if loops or not inner._can_compile_fullgraph:
+        return f"{type(inner).__name__} decides on the host what to compute, which a graph cannot hold"
+    if inner.config._attn_implementation not in MASKED_ATTENTION:
+        return f"its attention is {inner.config._attn_implementation!r}; load it with attn_implementation={'sdpa'!r}"
+    if not all(type(layer) is StaticLayer for layer in StaticCache(inner.config, max_length).layers):
+        return f"{type(inner).__name__} has layers of sliding windows"
+    return None
+
+
+class StaticDecoder(CacheDecoder):
+    """Decodes by the model's own forward on a static cache.
+
+    Args:
+        max_completion_length (`int`): Tokens that a row gets at the most.
+        captures (`bool`): Capture the steps of each bucket as a CUDA graph, and replay it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        max_completion_length: int,
+        autocast_dtype: torch.dtype | None = None,
+        captures: bool = True,
+    ):
+        super().__init__(model, autocast_dtype)
+        self.max_completion_length = max_completion_length
+        self.captures = captures
+        self.dtype = autocast_dtype or next(model.parameters()).dtype
+        self.num_rows = 0
+
+    def start_rows(self, groups: Sequence[int]) -> None:
+        prompts = self.cache.layers
+        prompt_length = self.mask.shape[1]
+        self.num_rows = len(groups)
+        index = self._bucket([group - self.first_group for group in groups])
+        bias = torch.zeros(self.mask.shape, dtype=self.dtype, device=self.device)
+        bias.masked_fill_(self.mask == 0, torch.finfo(self.dtype).min)
+        hidden = bias.new_full((len(index), self.max_completion_length), torch.finfo(self.dtype).min)
+        self.bias = torch.cat([bias[index], hidden], dim=1)[:, None, None]
+        self.positions = self.next_position[index]
+        self.token_ids = torch.zeros_like(self.positions)
+        self.cache = StaticCache(unwrap(self.model).config, prompt_length + self.max_completion_length)
+        for layer, prompt in zip(self.cache.layers, prompts, strict=True):
+            layer.update(prompt.keys[index], prompt.values[index])
+        self._begin_bucket()
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        self.num_rows = len(rows)
+        if self.num_rows == 0:
+            return
+        index = self._bucket(rows)
+        tensors = [self.bias, self.positions]
+        tensors += [tensor for layer in self.cache.layers for tensor in (layer.keys, layer.values)]
+        if len(index) == len(self.positions):
+            for tensor in tensors:  # where they are is part of the graph
+                tensor.copy_(tensor[index])
+            return
+        self.bias, self.positions = self.bias[index], self.positions[index]
+        self.token_ids = torch.zeros_like(self.positions)
+        for layer in self.cache.layers:
+            layer.keys, layer.values = layer.keys[index], layer.values[index]
+        self._begin_bucket()
+
+    def step(self, token_ids: Tensor) -> Tensor:
+        self.token_ids[: self.num_rows, 0] = token_ids
+        self.logits = self._next_step()
+        return self.logits[: self.num_rows].clone()  # the next replay writes over it
+
+    def _bucket(self, rows: Sequence[int]) -> Tensor:
+        """The rows, and as many copies of the first as fill up the bucket."""
+        size = 1 << (len(rows) - 1).bit_length()
+        return torch.tensor([*rows, *[rows[0]] * (size - len(rows))], device=self.device)
+
+    def _begin_bucket(self) -> None:
+        # The first step of a bucket warms up what a capture may not do; the second is captured.
+        self._next_step = self._warm_up if self.captures else self._run
+
+    def _run(self) -> Tensor:
+        slot = self.cache.layers[0].cumulative_length
+        self.bias.index_fill_(3, slot.view(1), 0.0)
+        logits = self._decode(self.token_ids, self.bias, self.positions, self.cache)
+        self.positions.add_(1)
+        return logits
+
+    def _warm_up(self) -> Tensor:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            logits = self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._next_step = self._capture
+        return logits
+
+    def _capture(self) -> Tensor:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = self._run()
+        self._next_step = _replay(graph, logits)
+        return self._next_step()
+
+
+def _replay(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        graph.replay()
+        return logits
+
+    return run

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README of a trained model: what it is, how to load it, how it was trained and what came out.
+
+Everything is read off the trainer. What is not known is left out rather than guessed: a licence, a data set that is a
+local file, a base model that is a local folder (the Hub would look for a repository of that name).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import is_peft_model
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import Trainer, TrainingArguments
+
+from ...data import PromptDataset
+from ..settings.trl_fields import UnsupportedTrlFields
+
+REWARD_CURVE = "reward_curve.png"  # beside the card
+_ALGORITHMS = {
+    "cispo": ("CISPO", "MiniMax-M1", "2506.13585"),
+    "grpo": ("GRPO", "DeepSeekMath", "2402.03300"),
+    "dr_grpo": ("Dr-GRPO", "Understanding R1-Zero-Like Training", "2503.20783"),
+    "dapo": ("DAPO", "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "2503.14476"),
+    "bnpo": ("GRPO", "DeepSeekMath", "2402.03300"),
+    "ppo": ("PPO", "Proximal Policy Optimization Algorithms", "1707.06347"),
+}
+# Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
+_SHARED_SETTINGS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_grad_norm",
+    "weight_decay",
+    "seed",
+    "bf16",
+)
+_NOT_OF_THE_RESULT = (
+    "model_init_kwargs",
+    "trust_remote_code",
+    "log_completions",
+    "num_completions_to_print",
+    "log_unique_prompts",
+    "debug_mode",
+    "debug_interval",
+    "sglang_base_url",
+    "server_timeout",
+    "rollout_sync_dir",
+    "health",
+)
+_OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "target_modules")
+_PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")
+_METRICS = ("reward", "reward_std", "kl_ref", "entropy", "completions/mean_length", "completions/clipped_ratio")
+
+_TEMPLATE = """\
+---
+{{ card_data }}
+---
+
+# {{ model_name }}
+
+{{ summary }}
+
+## How to load it
+
+```python
+{{ code }}
+```
+
+## Training
+
+Optimizer steps: {{ steps }}. Processes: {{ processes }}. The reward is the weighted sum of: {{ rewards }}.
+
+{{ settings }}
+
+## Results
+
+{{ results }}
+{{ curve }}
+
+## Versions
+
+{{ versions }}
+"""
+
+
+def model_card(
+    trainer: Trainer,
+    model_name: str | None = None,
+    dataset_name: str | Sequence[str] | None = None,
+    tags: str | Sequence[str] | None = None,
+) -> ModelCard:
+    """Describes the model that a trainer of this project has trained.
+
+    Args:
+        trainer (`Trainer`): After training; what it logged as `reward`, ... and `eval_*` last are the results.
+        model_name (`str`, *optional*): Unset: of `hub_model_id`, or of `output_dir`.
+        dataset_name (`str` or list of them, *optional*): What it was trained on; listed if it can be a Hub name.
+        tags (`str` or list of them, *optional*): Tags in addition to those of the algorithm.
+
+    Returns:
+        `ModelCard`: With valid metadata; `save(path)` writes it.
+    """
+    model = trainer.policy
+    name = model_name or _name(trainer.args)
+    label, paper, arxiv = algorithm(trainer.args)
+    base_model = _base_model(model)
+    data = ModelCardData(
+        library_name="peft" if is_peft_model(model) else "transformers",
+        model_name=name,
+        base_model=base_model,
+        datasets=[dataset for dataset in _as_list(dataset_name) if _is_hub_name(dataset)] or None,
+        pipeline_tag="text-generation",
+        tags=["generated_from_trainer", "minimind-hf", label.lower(), "reinforcement-learning", *_as_list(tags)],
+    )
+    summary = f"{_described(base_model, model)}, trained by {label} ([{paper}](https://arxiv.org/abs/{arxiv}))."
+    return ModelCard.from_template(
+        data,
+        template_str=_TEMPLATE,
+        summary=summary,
+        code=_loading_code(trainer.args.hub_model_id or name, model),
+        steps=trainer.state.global_step,
+        processes=trainer.args.world_size,
+        rewards=", ".join(f"`{signal}`" for signal in reward_names(trainer)),
+        settings=_table(("setting", "value"), settings(trainer)),
+        results=_table(("metric", "last value"), _results(trainer.state.log_history)),
+        curve=f"\n![Reward over optimizer steps]({REWARD_CURVE})\n" if _has_curve(trainer) else "",
+        versions=_table(("package", "version"), ((package, version(package)) for package in _PACKAGES)),
+    )
+
+
+def _has_curve(trainer: Trainer) -> bool:
+    return any("reward" in entry for entry in trainer.state.log_history)
+
+
+def _name(args: TrainingArguments) -> str:
+    return (args.hub_model_id or Path(args.output_dir).resolve().name).rsplit("/", 1)[-1]
+
+
+def algorithm(args: TrainingArguments) -> tuple[str, str, str]:
+    """Label, title and arXiv number of the paper."""
+    return _ALGORITHMS[getattr(args, "loss_type", "ppo")]
+
+
+def _base_model(model: Any) -> str | None:
+    name = _name_or_path(model)
+    return name if _is_hub_name(name) else None
+
+
+def _name_or_path(model: Any) -> str:
+    """Of the model; of adapters, of what they are on."""
+    adapters = model.peft_config[model.active_adapter].base_model_name_or_path if is_peft_model(model) else None
+    return adapters or getattr(model.config, "_name_or_path", "")
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether this can be a repository: what exists here as a file or folder is not taken for one."""
+    if not name or Path(name).exists():
+        return False
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _as_list(value: str | Iterable[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def _described(base_model: str | None, model: Any) -> str:
+    kind = f"A {model.config.model_type} model of {model.num_parameters() / 1e6:.1f} million parameters"
+    if is_peft_model(model):
+        kind = f"Adapters for a {model.config.model_type} model"
+    if base_model:
+        return f"{kind}, from [{base_model}](https://huggingface.co/{base_model})"
+    folder = Path(_name_or_path(model)).name
+    return f"{kind}, from the folder `{folder}`" if folder else kind
+
+
+def _loading_code(name: str, model: Any) -> str:
+    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    needs_code = model.config.model_type == "minimind"
+    if needs_code:
+        lines.insert(0, "import minimind_hf  # or pass trust_remote_code=True")
+    if is_peft_model(model):
+        lines.insert(0, "# needs peft installed")
+    lines += [
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
+        f'model = AutoModelForCausalLM.from_pretrained("{name}")',
+    ]
+    return "\n".join(lines)
+
+
+def reward_names(trainer: Trainer) -> list[str]:
+    """The signals, by the names that they are logged under."""
+    return list(trainer._scorer.names)
+
+
+def settings(trainer: Trainer) -> list[tuple[str, Any]]:
+    """Those that shape the result, with their values; not those of thoughts or chats that the prompts cannot have."""
+    args = trainer.args
+    inherited = {field.name for field in fields(TrainingArguments)}
+    left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields)), *_idle(trainer.train_dataset)}
+    own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
+    values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
+    return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
+
+
+def _idle(prompts: PromptDataset | None) -> list[str]:
+    """Settings of the prompts that decide nothing about these."""
+    idle = ["thinking_ratio"] if prompts is not None and prompts.thinking_argument is None else []
+    return idle + (["system_prompt_ratio"] if prompts is not None and not prompts.conversational else [])
+
+
+def what_is_trained(trainer: Trainer) -> dict[str, Any]:
+    """What tells runs of equal settings apart: model, adapters, number of prompts, rewards, steps."""
+    model = trainer.policy
+    weights = trainer._scorer.weights.tolist()
+    described = {
+        "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
+        "prompts": len(trainer.train_dataset),
+        "rewards": ", ".join(f"{w:g} x {name}" for w, name in zip(weights, reward_names(trainer), strict=True)),
+        "steps": trainer.state.max_steps,
+    }
+    if is_peft_model(model):
+        adapter = model.peft_config[model.active_adapter].to_dict()
+        targets = adapter.get("target_modules")
+        adapter["target_modules"] = targets if isinstance(targets, str) else ", ".join(sorted(targets or []))
+        described |= {f"adapter_{name}": adapter[name] for name in _OF_ADAPTERS if adapter.get(name)}
+    return described
+
+
+def _results(log_history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    last = {name: value for log in log_history for name, value in log.items()}
+    names = [name for name in _METRICS if name in last]
+    names += [name for name in last if name.startswith("eval_") and isinstance(last[name], int | float)]
+    return [(name, f"{last[name]:.4g}") for name in names]
+
+
+def _table(head: tuple[str, str], rows: Iterable[tuple[str, Any]]) -> str:
+    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
+    return "\n".join(lines + [f"| {name} | {value} |" for name, value in rows])

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint holds beyond the Trainer's: the rollouts that are still to be trained on, of every process.
+
+With as many processes as before, a run goes on bit for bit. With another number the completions of the interrupted
+rollout cannot be dealt out as they were, so they are drawn again by the resumed policy; everything else goes on.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+from transformers.utils import logging
+
+from ..experience.micro_batch import MicroBatch
+
+logger = logging.get_logger(__name__)
+
+ROLLOUT_STATE = "rollout_state_{rank}.pt"
+IN_THE_BUFFER = (
+    "temperature",
+    "num_generations",
+    "per_device_train_batch_size",
+    "mini_batch_size",
+    "micro_batches_per_rollout",
+    "mask_truncated_completions",
+    "rollout_correction",
+    "rollout_correction_cap",
+    "reward_weights",
+    "scale_rewards",
+    "multi_objective_aggregation",
+    "gamma",
+    "lam",
+)
+
+
+def save_rollout_state(
+    folder: str | Path, args: TrainingArguments, rollouts_made: int, buffer: Sequence[MicroBatch]
+) -> None:
+    """Saves what of this process's experience is not used up."""
+    state = {"world_size": args.world_size, "rollouts_made": rollouts_made, "buffer": list(buffer)}
+    state["made_with"] = _made_with(args)
+    torch.save(state, _path(folder, args.process_index))
+
+
+def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int, list[MicroBatch]]:
+    """Loads it again.
+
+    Returns:
+        `(rollouts_made, buffer)`: The buffer is empty if the checkpoint is of another number of processes.
+
+    Raises:
+        FileNotFoundError: If the checkpoint holds no such state.
+        ValueError: If what is still to be trained on was made with other settings.
+    """
+    world_size = world_size_of(folder)
+    if world_size != args.world_size:
+        logger.warning(
+            "%s was written by %d processes and goes on in %d: the rollout that it interrupted is drawn again, so the "
+            "run is as good as the one that was stopped, but not the same bit for bit.",
+            folder,
+            world_size,
+            args.world_size,
+        )
+        return _load(folder, 0)["rollouts_made"], []
+    state = _load(folder, args.process_index)
+    if any(state["buffer"]):
+        _check_made_with(folder, state.get("made_with", {}), _made_with(args))
+    on_device = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in state["buffer"]]
+    return state["rollouts_made"], on_device
+
+
+def _made_with(args: TrainingArguments) -> dict[str, Any]:
+    """The settings that are in the micro-batches of a rollout, so that a change comes too late for them."""
+    settings = {name: getattr(args, name) for name in IN_THE_BUFFER if hasattr(args, name)}
+    for weight in ("beta", "kl_coef"):  # above 0, the rollout holds the reference's log-probabilities
+        if hasattr(args, weight):
+            settings[f"{weight} > 0"] = getattr(args, weight) > 0
+    return settings
+
+
+def _check_made_with(folder: str | Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    changed = [
+        f"{name} was {saved[name]}, now it is {own[name]}" for name in own if saved.get(name, own[name]) != own[name]
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} was written within a rollout, whose completions are still to be trained on, but "
+            f"{'; '.join(changed)}. Resume with the settings of the run, or from a checkpoint at the end of a "
+            "rollout, where all of them may change."
+        )
+
+
+def world_size_of(folder: str | Path) -> int:
+    """Returns how many processes wrote a checkpoint."""
+    any_rank = next(Path(folder).glob(ROLLOUT_STATE.format(rank="*")), _path(folder, 0))
+    return _read(any_rank)["world_size"]
+
+
+def _load(folder: str | Path, rank: int) -> dict:
+    return _read(_path(folder, rank))
+
+
+def _read(path: Path) -> dict:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing, so the run cannot go on exactly where it stopped. It is written with every "
+            "checkpoint of this trainer unless save_only_model is set, one per process. Start from this "
+            "folder as a model instead (--model_name_or_path), or resume from another checkpoint."
+        )
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _path(folder: str | Path, rank: int) -> Path:
+    return Path(folder) / ROLLOUT_STATE.format(rank=rank)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trainer is given, made ready: tokenizer, prompts, rollout engine, output folder."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from peft import PeftConfig
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ...data import PromptDataset
+from ...data.thinking_note import say_how_many_think
+from ...paths import check_loadable
+from ...rollout import RolloutEngine, SGLangEngine, TorchEngine
+from ..settings.base import RLConfig
+from ..settings.engines import check_own_engine
+from .sampler import RolloutSampler
+
+
+def check_config_class(args: Any, expected: type[RLConfig]) -> None:
+    """Refuses settings of another trainer, trl's among them.
+
+    Raises:
+        ValueError: Naming both classes.
+    """
+    if not isinstance(args, expected):
+        found = f"{type(args).__module__.split('.')[0]}.{type(args).__name__}"
+        raise ValueError(
+            f"args is a {found}, but this trainer takes a minimind_hf.{expected.__name__}. Import it from "
+            "minimind_hf: it knows trl's fields."
+        )
+
+
+def check_objects(model: Any, processing_class: Any, peft_config: Any) -> None:
+    """Refuses what a trainer cannot be given in these places.
+
+    Raises:
+        TypeError: Naming the argument, its type and what is expected.
+    """
+    expected = {
+        "model": (model, (str, nn.Module), "a name or folder (a str), or a model"),
+        "processing_class": (processing_class, (PreTrainedTokenizerBase, type(None)), "a tokenizer of transformers"),
+        "peft_config": (peft_config, (PeftConfig, type(None)), "a configuration of peft, such as LoraConfig(r=16)"),
+    }
+    for name, (value, kinds, wanted) in expected.items():
+        if not isinstance(value, kinds):
+            found = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+            raise TypeError(f"{name} is {found}, expected {wanted}.")
+
+
+def with_quantization(
+    model: str | PreTrainedModel, args: RLConfig, quantization_config: QuantizationConfigMixin | None
+) -> RLConfig:
+    """Puts trl's argument `quantization_config` where a model is loaded from.
+
+    Raises:
+        ValueError: If the model is loaded already, or `model_init_kwargs` says it too.
+    """
+    if quantization_config is None:
+        return args
+    init_kwargs = args.model_init_kwargs or {}
+    if not isinstance(model, str) or "quantization_config" in init_kwargs:
+        fault = "the model is loaded already" if not isinstance(model, str) else "model_init_kwargs holds one too"
+        raise ValueError(f"quantization_config was given, but {fault}. Give it once, where the model is loaded.")
+    return replace_settings(args, model_init_kwargs={**init_kwargs, "quantization_config": quantization_config})
+
+
+def replace_settings(args: RLConfig, **changes: Any) -> RLConfig:
+    """A shallow copy with other values, which are not checked again."""
+    changed = copy.copy(args)
+    for name, value in changes.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> PromptDataset | None:
+    """Returns the data set as prompts; one that is so already stays as it is."""
+    if dataset is None or isinstance(dataset, PromptDataset):
+        return dataset
+    prompts = PromptDataset(
+        dataset,
+        tokenizer,
+        max_prompt_length=args.max_prompt_length,
+        overlong_prompts=args.overlong_prompts,
+        thinking_ratio=args.thinking_ratio,
+        system_prompt_ratio=args.system_prompt_ratio,
+        seed=args.seed,
+        chat_template_kwargs=args.chat_template_kwargs,
+    )
+    if args.process_index == 0:
+        say_how_many_think(prompts, args.thinking_ratio)
+    return prompts
+
+
+def make_eval_prompts(
+    dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig
+) -> PromptDataset | dict[str, PromptDataset] | None:
+    """The same for a data set or a dictionary of them."""
+    if isinstance(dataset, dict):
+        return {name: make_prompts(part, tokenizer, args) for name, part in dataset.items()}
+    return make_prompts(dataset, tokenizer, args)
+
+
+def named_prompts(prompts: Any, name: str) -> PromptDataset:
+    """Returns one of a dictionary of evaluation data sets.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if not isinstance(prompts, dict) or name not in prompts:
+        names = (
+            ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else "none, as eval_dataset is no dictionary"
+        )
+        raise ValueError(
+            f"There is no evaluation data set named {name!r}; names: {names}. Pass one of these, or rows with prompts."
+        )
+    return prompts[name]
+
+
+def make_sampler(prompts: PromptDataset | None, args: RLConfig) -> RolloutSampler | None:
+    """Returns the order in which the prompts are drawn.
+
+    Raises:
+        ValueError: If they do not fill one rollout.
+    """
+    if prompts is None:
+        return None
+    return RolloutSampler(
+        num_prompts=len(prompts),
+        chunk_size=args.prompts_per_rollout * args.world_size,
+        repeats=args.micro_batches_per_rollout,
+        shuffle=args.shuffle_dataset,
+        seed=args.seed,
+    )
+
+
+def default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:
+    name = model if isinstance(model, str) else model.config._name_or_path or type(model).__name__
+    return f"{Path(name).name}-{trainer.removesuffix('Trainer')}"
+
+
+def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTokenizerBase:
+    name = model if isinstance(model, str) else model.config._name_or_path
+    if not name:
+        raise ValueError(
+            "The model was made in memory and names no folder to take a tokenizer from. Pass processing_class."
+        )
+    check_loadable(name)
+    revision = (args.model_init_kwargs or {}).get("revision")
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token  # harmless: padding never decides where a completion ends
+    return tokenizer
+
+
+def make_engine(args: RLConfig, own: RolloutEngine | None = None) -> RolloutEngine:
+    """Returns the engine that was passed, or the one that `args` names.
+
+    Raises:
+        ValueError: If it would ignore settings.
+    """
+    if own is not None:
+        check_own_engine(args, own)
+        return own
+    if args.rollout_engine == "sglang":
+        return SGLangEngine(
+            args.sglang_base_url,
+            weight_sync=args.rollout_weight_sync,
+            sync_folder=args.rollout_sync_dir or Path(args.output_dir) / "_rollout_weights",
+            server_timeout=args.server_timeout,
+            keeps_sent=args.sync_every > 1,
+        )
+    dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
+    return TorchEngine(args.max_batch_rows, dtype=dtype, path=args.torch_engine_path)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's side of a rollout engine: when it gets weights, and what it must not return."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel
+
+from ...rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine, check_engine, check_rollouts
+from ..models.weights import check_finite
+from ..settings.base import RLConfig
+
+
+class Rollouts:
+    """Completions of the policy.
+
+    Args:
+        engine ([`RolloutEngine`]): Who draws them.
+        args ([`RLConfig`]): Settings.
+        vocab_size (`int`): Ids that the policy embeds.
+        eos_token_ids (`tuple[int, ...]`): What ends a completion.
+        context (`int`, *optional*): Tokens of prompt and completion that the policy can take.
+
+    Raises:
+        TypeError: If the engine lacks a method.
+        ValueError: If `sync_every` cannot apply to it.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        args: RLConfig,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        context: int | None = None,
+    ):
+        check_engine(engine)
+        if isinstance(engine, TorchEngine) and args.sync_every > 1:
+            raise ValueError(
+                f"sync_every={args.sync_every} keeps older weights in a rollout server, but the torch engine decodes "
+                "with the trainer's own, which are never old. Leave sync_every at 1."
+            )
+        self.engine, self._args = engine, args
+        self._vocab_size, self.eos_token_ids, self._context = vocab_size, eos_token_ids, context
+        self._until_sync = 0
+        self._weights_are_due = True
+
+    def check_ready(self, policy: PreTrainedModel) -> None:
+        """Asks the engine whether it can work with this policy."""
+        check = getattr(self.engine, "check_ready", None)
+        if check is not None:
+            check(policy, self._args.max_prompt_length, self._args.max_completion_length)
+
+    def begin_training_rollout(self) -> None:
+        """The next completions are trained on: every `sync_every`-th time, they come from the newest weights."""
+        self._weights_are_due |= self._until_sync == 0
+        self._until_sync = (self._until_sync or self._args.sync_every) - 1
+
+    def begin_evaluation(self) -> None:
+        """The next completions come from the newest weights, and those after them from the same."""
+        self._weights_are_due = True
+
+    def draw(
+        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
+    ) -> list[Rollout]:
+        """Returns `num_generations` completions for each prompt; every process calls it.
+
+        Raises:
+            ValueError: If prompts and completions exceed the model's context, or the engine returned what cannot be
+                trained on.
+            NotFiniteError: If no engine could, since the policy's weights are not finite.
+        """
+        self._check_context(prompt_ids)
+        try:
+            return self._draw(policy, prompt_ids, num_generations, seed, step)
+        except Exception as error:
+            check_finite(policy, step + 1, self._args.output_dir, error)
+            raise
+
+    def _draw(
+        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
+    ) -> list[Rollout]:
+        if self._weights_are_due or isinstance(self.engine, TorchEngine):
+            self.engine.sync_weights(policy, step)
+            self._weights_are_due = False
+        args = self._args
+        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, seed)
+        rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
+        expected = len(prompt_ids) * num_generations
+        check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length)
+        self._check_lengths(prompt_ids, rollouts, num_generations)
+        return rollouts
+
+    def _check_context(self, prompt_ids: Sequence[list[int]]) -> None:
+        longest, completion = max(map(len, prompt_ids), default=0), self._args.max_completion_length
+        if self._context is not None and longest + completion > self._context:
+            raise ValueError(
+                f"A prompt of {longest} tokens and a completion of up to {completion} (max_completion_length) do not "
+                f"fit into the model's context of {self._context} tokens (max_position_embeddings). Set "
+                f"max_prompt_length to at most {self._context - completion}; what is longer is cut on the left or "
+                "dropped (overlong_prompts)."
+            )
+
+    def _check_lengths(self, prompt_ids: Sequence[list[int]], rollouts: list[Rollout], num_generations: int) -> None:
+        """Refuses completions that answers of tools have made longer than the model's context."""
+        for index, rollout in enumerate(rollouts):
+            prompt, completion = len(prompt_ids[index // num_generations]), len(rollout.completion_ids)
+            if self._context is not None and prompt + completion > self._context:
+                raise ValueError(
+                    f"Rollout engine {type(self.engine).__name__} returned a bad completion at index {index}: its "
+                    f"{completion} tokens and the {prompt} of its prompt do not fit into the model's context of "
+                    f"{self._context} tokens (max_position_embeddings). Let the engine end it earlier."
+                )
+
+    def close(self) -> None:
+        close = getattr(self.engine, "close", None)
+        if close is not None:
+            close()

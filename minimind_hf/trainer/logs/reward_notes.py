@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reward functions say beside their rewards, through trl's `log_metric` and `log_extra`.
+
+Names under which a trainer logs its own numbers are refused; docs/metrics.md defines them.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ...rewards import RewardError
+from ..metrics import Metrics
+
+
+class RewardNotes:
+    """Given to the reward functions of one rollout.
+
+    Args:
+        num_completions (`int`): Completions of the rollout in this process.
+        metrics ([`Metrics`]): Gets the metrics.
+        signal_names (`Sequence[str]`, *optional*): Of the reward functions: columns of the table of completions.
+    """
+
+    def __init__(self, num_completions: int, metrics: Metrics, signal_names: Sequence[str] = ()):
+        self._own_columns = {name.casefold() for name in (*ROW_NAMES, *signal_names)}
+        self.num_completions = num_completions
+        self.columns: dict[str, list] = {}
+        self._metrics = metrics
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Adds a number to the log, which gets the mean of all calls since the last log, over all processes.
+
+        Raises:
+            RewardError: If the trainer logs under this name itself.
+        """
+        if is_own_metric(name):
+            raise RewardError(
+                f"log_metric({name!r}, ...) takes a name under which the trainer logs a number of its own. Choose "
+                f"another, for example {'my_' + name!r}; docs/metrics.md lists those that are taken."
+            )
+        self._metrics.add_mean(name, float(value), 1)
+
+    def log_extra(self, column: str, values: list[Any]) -> None:
+        """Adds a column to the jsonl of completions (see log_completions), one value a completion.
+
+        Raises:
+            RewardError: If there are more or fewer values than completions, or the table has such a column itself.
+        """
+        if column.casefold() in self._own_columns:
+            raise RewardError(
+                f"log_extra({column!r}, ...) takes the name of a column that the table of completions has itself. "
+                f"Choose another, for example {'my_' + column!r}; taken are {sorted(self._own_columns)}."
+            )
+        if len(values) != self.num_completions:
+            raise RewardError(
+                f"log_extra({column!r}, ...) got {len(values)} values for {self.num_completions} completions. Give "
+                "one for each."
+            )
+        self.columns[column] = list(values)
+
+
+_OWN = """
+reward reward_std reward_min reward_max frac_reward_zero_std advantages/mean advantages/std
+completions/mean_length completions/min_length completions/max_length completions/clipped_ratio completions/repetition
+completions/thinking_closed entropy
+sampling/staleness sampling/sampling_logp_difference/mean sampling/sampling_logp_difference/max sampling/k3
+sampling/importance_sampling_ratio/mean sampling/importance_sampling_ratio/min sampling/importance_sampling_ratio/max
+loss policy_loss aux_loss kl_ref ratio_mean approx_kl clip_ratio/low_mean clip_ratio/high_mean clip_ratio/region_mean
+grad_norm learning_rate epoch step
+critic_loss clip_fraction value_clip_fraction explained_variance values/mean values/std returns/mean returns/std
+early_stopped critic_grad_norm critic_learning_rate
+seconds/rollout seconds/scoring seconds/reference seconds/update seconds/values seconds/correction tokens_per_second
+train_runtime train_samples_per_second train_steps_per_second train_loss total_flos
+runtime samples_per_second steps_per_second accuracy_before accuracy_after
+"""
+OWN_NAMES = frozenset(_OWN.split())
+_SIGNALS = re.compile(r"rewards/[^/]+/(mean|std)")
+ROW_NAMES = ("step", "prompt", "completion", "signals", "reward", "advantage", "tokens", "finish_reason")
+
+
+def is_own_metric(name: str) -> bool:
+    """Whether a trainer logs under this name, in evaluation with `eval_` before it."""
+    name = name.removeprefix("eval_")
+    return name in OWN_NAMES or _SIGNALS.fullmatch(name) is not None

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trackers that `report_to` names: the table of completions, and runs that go on where they were resumed.
+
+transformers' callbacks start the trackers and send them every number that is logged. This adds what they leave out,
+by the trackers' own interfaces; nothing is imported that `report_to` does not name. Which runs they were is kept in
+OUTPUT_DIR/trackers.json, by the main process alone.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers.integrations import TensorBoardCallback
+from transformers.trainer import TRAINER_STATE_NAME
+
+from ...reports.record import write_json
+
+TRACKERS_FILE = "trackers.json"
+TABLE = "completions"
+
+
+class Tracker:
+    """One of them.
+
+    Args:
+        args (`TrainingArguments`): Of the run.
+        callbacks (`Sequence[TrainerCallback]`): Of the trainer, that of the tracker among them.
+    """
+
+    run_variables: tuple[str, str] | None = None  # in the environment: the run to take up, and whether to
+
+    def __init__(self, args: TrainingArguments, callbacks: Sequence[TrainerCallback]):
+        self._args, self._callbacks = args, callbacks
+        self._set: list[str] = []
+
+    def current_run(self) -> str | None:
+        """What the run that it writes to is called, for [`~Tracker.go_on`]."""
+        raise NotImplementedError
+
+    def go_on(self, run: str, step: int) -> None:
+        """Before it starts: it is to write to this run again, after so many optimizer steps."""
+        for name, value in zip(self.run_variables, (run, "allow"), strict=True):
+            if name not in os.environ:
+                os.environ[name] = value
+                self._set.append(name)
+
+    def has_started(self) -> None:
+        """Another run of this process is not to be taken for this one."""
+        for name in self._set:
+            del os.environ[name]
+        self._set = []
+
+    def log_table(self, columns: list[str], rows: list[list], step: int) -> None:
+        """Sends a table; nothing where the tracker has none."""
+
+
+class Wandb(Tracker):
+    run_variables = ("WANDB_RUN_ID", "WANDB_RESUME")
+
+    def current_run(self) -> str | None:
+        import wandb
+
+        return None if wandb.run is None else wandb.run.id
+
+    def log_table(self, columns: list[str], rows: list[list], step: int) -> None:
+        import wandb
+
+        if wandb.run is not None:
+            wandb.log({TABLE: wandb.Table(columns=columns, data=rows), "train/global_step": step})
+
+
+class SwanLab(Tracker):
+    run_variables = ("SWANLAB_RUN_ID", "SWANLAB_RESUME")
+
+    def current_run(self) -> str | None:
+        import swanlab
+
+        run = swanlab.get_run()
+        return None if run is None else run.id
+
+    def log_table(self, columns: list[str], rows: list[list], step: int) -> None:
+        import swanlab
+
+        if swanlab.get_run() is not None:
+            swanlab.log({TABLE: swanlab.echarts.Table().add(columns, rows)}, step=step)
+
+
+class Trackio(Tracker):
+    """Its callback takes a run of the same name up again."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._name = self._args.run_name
+
+    def current_run(self) -> str | None:
+        import trackio
+
+        run = trackio.context_vars.current_run.get()
+        return None if run is None else run.name
+
+    def go_on(self, run: str, step: int) -> None:
+        if self._name in (None, self._args.output_dir):
+            self._args.run_name = run
+
+    def has_started(self) -> None:
+        self._args.run_name = self._name
+
+    def log_table(self, columns: list[str], rows: list[list], step: int) -> None:
+        import trackio
+
+        if self.current_run() is not None:
+            trackio.log({TABLE: trackio.Table(columns=columns, data=rows), "train/global_step": step})
+
+
+class TensorBoard(Tracker):
+    """Has no tables."""
+
+    @property
+    def _callback(self) -> TensorBoardCallback | None:
+        found = (callback for callback in self._callbacks if isinstance(callback, TensorBoardCallback))
+        return next(found, None)
+
+    def current_run(self) -> str | None:
+        return self._callback and self._callback.logging_dir
+
+    def go_on(self, run: str, step: int) -> None:
+        """Events in the same folder are one curve; those of steps that are done again are dropped."""
+        callback = self._callback
+        if callback is None or callback.logging_dir is not None or callback.tb_writer is not None:
+            return  # the user has said where to
+        callback.logging_dir = run
+        callback.tb_writer = _summary_writer()(log_dir=run, purge_step=step + 1)
+
+
+def _summary_writer() -> type:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        from tensorboardX import SummaryWriter
+    return SummaryWriter
+
+
+KINDS = {"wandb": Wandb, "swanlab": SwanLab, "trackio": Trackio, "tensorboard": TensorBoard}
+
+
+class Trackers:
+    """Those of a run; the main process calls it, the others may.
+
+    Args:
+        args (`TrainingArguments`): `report_to`, `output_dir`, `run_name`.
+        callbacks (`Sequence[TrainerCallback]`): Of the trainer.
+        is_main_process (`bool`): Whether this process reports.
+    """
+
+    def __init__(self, args: TrainingArguments, callbacks: Sequence[TrainerCallback], is_main_process: bool):
+        names = args.report_to if is_main_process else []
+        self._trackers = {name: KINDS[name](args, callbacks) for name in names if name in KINDS}
+        self._path = Path(args.output_dir) / TRACKERS_FILE
+
+    def go_on(self, checkpoint: str | Path) -> None:
+        """Before the trackers start: has them continue the run of a checkpoint, if it is one of this output folder."""
+        if not self._trackers or Path(checkpoint).resolve().parent != self._path.parent.resolve():
+            return
+        if not self._path.exists():
+            return
+        runs = json.loads(self._path.read_text(encoding="utf-8"))
+        step = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME)).global_step
+        for name, tracker in self._trackers.items():
+            if name in runs:
+                tracker.go_on(runs[name], step)
+
+    def have_started(self) -> None:
+        """Keeps which runs they write to."""
+        runs = {}
+        for name, tracker in self._trackers.items():
+            tracker.has_started()
+            run = tracker.current_run()
+            if run is not None:
+                runs[name] = run
+        if runs:
+            write_json(self._path, runs)
+
+    def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Sends the table of completions to those that have tables.
+
+        Args:
+            rows (`Sequence[Mapping]`): As they are written to OUTPUT_DIR/completions.
+            step (`int`): Of the log.
+        """
+        if not rows or not self._trackers:
+            return
+        flat = [_flat(row, step) for row in rows]
+        columns = list(dict.fromkeys(name for row in flat for name in row))
+        for tracker in self._trackers.values():
+            tracker.log_table(columns, [[row.get(name) for name in columns] for row in flat], step)
+
+
+def _flat(row: Mapping[str, Any], step: int) -> dict[str, str | float | int | None]:
+    cells = {"step": step, **row}
+    cells |= cells.pop("signals")
+    return {name: _cell(value) for name, value in cells.items()}
+
+
+def _cell(value: Any) -> str | float | int | None:
+    if isinstance(value, list) and all(isinstance(item, dict) and "content" in item for item in value):
+        return "\n".join(f"{message['role']}: {message['content']}" for message in value)
+    if value is None or isinstance(value, str | float | int):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy and its frozen reference: loading them, wrapping them for peft, and checking that they fit the data."""
+
+import copy
+
+from accelerate.utils import is_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
+from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.peft_utils import find_adapter_config_file
+from trl.trainer.utils import create_model_from_path, disable_dropout_in_model
+
+from ...forward.introspection import context_length, forward_arguments, unwrap
+from ...paths import check_loadable
+from ..settings.base import RLConfig
+from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
+from .reference import REFERENCE_ADAPTER
+
+
+def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftConfig | None) -> PreTrainedModel:
+    """Returns the model to train: loaded in float32 unless `model_init_kwargs` says otherwise, wrapped for peft.
+
+    Raises:
+        ValueError: If adapters were asked for on a model that has some, or those it has are not trainable or not named
+            as peft names them by default.
+    """
+    if isinstance(model, str):
+        model = _load(model, args)
+    elif args.model_init_kwargs:
+        raise ValueError(
+            f"model_init_kwargs ({args.model_init_kwargs}) apply to a model given by its name, but the model is "
+            f"already a {type(model).__name__}. Pass them to its from_pretrained instead."
+        )
+    if peft_config is not None:
+        if is_peft_model(model):
+            raise ValueError(
+                "The model already has adapters, and peft_config asks for new ones. Leave peft_config out to train "
+                "the adapters it has, or merge them first (model.merge_and_unload())."
+            )
+        model = get_peft_model(model, _for_language_models(peft_config, model.config.model_type))
+    _check_adapter_learns(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "No parameter of the model is trainable. Load an adapter to train with is_trainable=True, or call "
+            "model.requires_grad_(True)."
+        )
+    if args.disable_dropout:
+        disable_dropout_in_model(model)
+    return model
+
+
+def _load(name: str, args: RLConfig) -> PreTrainedModel:
+    """Loads a model; given the folder or name of an adapter, its base and the adapter, to be trained further."""
+    init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+    cache_dir = init_kwargs.get("cache_dir")
+    check_loadable(name, cache_dir=cache_dir)
+    if find_adapter_config_file(name, revision=init_kwargs.get("revision")) is None:
+        return create_model_from_path(name, architecture=AutoModelForCausalLM, **init_kwargs)
+    revision = init_kwargs.pop("revision", None)  # of the adapter; its config may name one of the base
+    config = PeftConfig.from_pretrained(name, revision=revision)
+    if not config.base_model_name_or_path:
+        raise ValueError(
+            f"{name} is an adapter that does not say of which model. Set base_model_name_or_path in its "
+            "adapter_config.json, or pass the model: PeftModel.from_pretrained(base, folder, is_trainable=True)."
+        )
+    if config.revision:
+        init_kwargs["revision"] = config.revision
+    check_loadable(config.base_model_name_or_path, f"base of the adapter {name}", cache_dir)
+    base = create_model_from_path(config.base_model_name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
+    return PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
+
+
+def _for_language_models(config: PeftConfig, model_type: str) -> PeftConfig:
+    """Fills in what peft leaves open: the task, and where the adapters of a MiniMind go (as those of a Qwen3)."""
+    config = copy.copy(config)
+    config.task_type = config.task_type or TaskType.CAUSAL_LM  # so that peft's own Auto classes load what is saved
+    if isinstance(config, LoraConfig) and not (config.target_modules or config.target_parameters):
+        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        model_type = "qwen3" if model_type == "minimind" else model_type
+        if model_type not in known:
+            raise ValueError(
+                f"peft has no default for the modules of a {model_type} that get adapters. Name them: "
+                "target_modules='all-linear', or --lora_target_modules all-linear."
+            )
+        config.target_modules = set(known[model_type])
+    return config
+
+
+def _check_adapter_learns(model: nn.Module) -> None:
+    """Refuses adapters that were loaded to be used, not to be trained."""
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(
+            "The model's adapter was loaded by transformers, which keeps it frozen and leaves the base trainable. "
+            "Pass the adapter's folder as model, or load it by AutoPeftModelForCausalLM.from_pretrained(folder, "
+            "is_trainable=True)."
+        )
+    if is_peft_model(model) and model.peft_config[model.active_adapter].inference_mode:
+        raise ValueError(
+            f"The adapter {model.active_adapter!r} was loaded for inference and would not be trained. Load it with "
+            "is_trainable=True, or pass its folder as model."
+        )
+    if is_peft_model(model):
+        _check_adapter_names(model)
+
+
+def _check_adapter_names(model: nn.Module) -> None:
+    if model.active_adapter != POLICY_ADAPTER:
+        raise ValueError(
+            f"The model's active adapter is named {model.active_adapter!r}, and the one to train has to be "
+            f"{POLICY_ADAPTER!r}. Make or load it without adapter_name, or pass its folder as model."
+        )
+    taken = [name for name in (REFERENCE_ADAPTER, CRITIC_ADAPTER) if name in model.peft_config]
+    if taken:
+        raise ValueError(
+            f"The model already has an adapter {taken[0]!r}, as a trainer that it was given to before adds one. Load "
+            f"the model anew, or remove it: model.delete_adapter({taken[0]!r})."
+        )
+
+
+def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> None:
+    """Refuses a tokenizer with ids that the model has no embedding for, and lengths beyond the model's context.
+
+    Raises:
+        ValueError: With both numbers and what to change.
+    """
+    config = unwrap(model).config.get_text_config()
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, the model embeds {config.vocab_size}. Use the model's own "
+            "tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
+        )
+    check_context(model, args)
+
+
+def check_context(model: nn.Module, args: RLConfig, what: str = "model") -> None:
+    """Refuses lengths beyond the context of a model.
+
+    Raises:
+        ValueError: With both numbers and what to change.
+    """
+    context = context_length(model)
+    wanted = (args.max_prompt_length or 1) + args.max_completion_length
+    if context is not None and wanted > context:
+        raise ValueError(
+            f"max_prompt_length ({args.max_prompt_length}) + max_completion_length ({args.max_completion_length}) = "
+            f"{wanted} exceeds the {what}'s context of {context} tokens (max_position_embeddings). Lower one of them."
+        )
+
+
+def router_loss_coefficient(model: nn.Module, args: RLConfig) -> float:
+    """Returns the weight of the router's balancing loss; 0 for a dense model.
+
+    Raises:
+        ValueError: If a weight was set for a model without routers.
+    """
+    config = unwrap(model).config.get_text_config()
+    has_router = "output_router_logits" in forward_arguments(model) and getattr(config, "use_moe", True)
+    if args.router_aux_loss_coef is not None:
+        if args.router_aux_loss_coef > 0 and not has_router:
+            raise ValueError(
+                f"router_aux_loss_coef is {args.router_aux_loss_coef}, but {type(unwrap(model)).__name__} is not a "
+                "mixture of experts. Leave it unset."
+            )
+        return args.router_aux_loss_coef
+    return getattr(config, "router_aux_loss_coef", 0.0) if has_router else 0.0

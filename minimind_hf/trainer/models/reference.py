@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frozen policy of the start, which the KL penalty measures against; and one that follows the policy.
+
+A reference that follows ([TR-DPO](https://arxiv.org/abs/2404.09656)) is part of every checkpoint. Where weights are in
+parts, they are mixed, saved and loaded parameter by parameter, so that no second model is ever whole in one process.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, is_peft_model
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+from trl.models.utils import prepare_deepspeed, prepare_fsdp
+from trl.trainer.callbacks import SyncRefModelCallback
+from trl.trainer.utils import use_adapter
+
+from ..distributed.sharding import reshard, whole_parameter, whole_tensor, whole_weights
+from .adapters import POLICY_ADAPTER, belongs_to, copy_adapter, starting_plainly, starts_as_nothing
+
+REFERENCE_ADAPTER = "ref"
+REFERENCE_FILE = "reference.pt"
+
+
+class Reference:
+    """The frozen policy of the start, which the KL penalty measures against.
+
+    With peft nothing is copied but adapters: the base with adapters off is the reference of fresh ones, a frozen copy
+    of the adapters that of ones which were trained before or change the model from the start.
+    """
+
+    def __init__(self, policy: PreTrainedModel, fresh_adapters: bool):
+        self._adapter = None
+        self._model = None
+        if is_peft_model(policy):
+            if not (fresh_adapters and starts_as_nothing(policy.peft_config[POLICY_ADAPTER])):
+                self._adapter = _add_reference_adapter(policy)
+        else:
+            self._model = _frozen_copy(policy)
+
+    @property
+    def model(self) -> PreTrainedModel | None:
+        """The copy; there is none with adapters."""
+        return self._model
+
+    def prepare(self, accelerator: Accelerator) -> None:
+        """Places the copy on the device, sharded where the policy is."""
+        if self._model is None:
+            return
+        if accelerator.distributed_type == DistributedType.DEEPSPEED:
+            self._model = prepare_deepspeed(self._model, accelerator)
+        elif accelerator.distributed_type == DistributedType.FSDP:
+            self._model = prepare_fsdp(self._model, accelerator)
+        else:
+            self._model = accelerator.prepare_model(self._model, evaluation_mode=True)
+
+    @contextmanager
+    def scoring(self, policy: nn.Module, accelerator: Accelerator) -> Iterator[nn.Module]:
+        """Yields the model to score with; `policy` is the wrapped policy."""
+        if self._model is not None:
+            yield self._model
+            return
+        was_training = policy.training
+        policy.eval()
+        try:
+            with use_adapter(accelerator.unwrap_model(policy), self._adapter):
+                yield policy
+        finally:
+            policy.train(was_training)
+
+
+def _frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
+    with whole_weights(policy):
+        reference = copy.deepcopy(policy)
+    return reference.eval().requires_grad_(False)
+
+
+def _add_reference_adapter(policy: PreTrainedModel) -> str:
+    policy.add_adapter(REFERENCE_ADAPTER, starting_plainly(policy.peft_config[POLICY_ADAPTER]))
+    copy_adapter(policy, POLICY_ADAPTER, REFERENCE_ADAPTER)
+    for name, parameter in policy.named_parameters():
+        if belongs_to(name, REFERENCE_ADAPTER):
+            parameter.requires_grad_(False)
+    return REFERENCE_ADAPTER
+
+
+def check_can_sync(reference: Reference) -> None:
+    """Refuses what has no reference weights that could be moved.
+
+    Raises:
+        ValueError: With peft.
+    """
+    if reference.model is None:
+        raise ValueError(
+            "sync_ref_model=True with adapters: the reference is the base model without them, there are no weights of "
+            "its own that could follow the policy. Set sync_ref_model=False, or train all weights."
+        )
+
+
+class ReferenceSync(SyncRefModelCallback):
+    """trl's callback, with a reference that is part of every checkpoint that training can go on from.
+
+    Args:
+        reference (`nn.Module`): As it is wrapped for scoring.
+        accelerator: Of the trainer.
+    """
+
+    def __init__(self, reference: nn.Module, accelerator: Accelerator):
+        super().__init__(ref_model=reference, accelerator=accelerator)
+
+    @staticmethod
+    @torch.no_grad()
+    def sync_target_model(model: nn.Module, target_model: nn.Module, alpha: float) -> None:
+        """Every process calls it."""
+        for each in (model, target_model):
+            reshard(each)
+        for kept, new in zip(target_model.parameters(), model.parameters(), strict=True):
+            with whole_parameter(new), whole_parameter(kept, changed=True):
+                kept.data.mul_(1.0 - alpha).add_(new.data, alpha=alpha)
+
+    @torch.no_grad()
+    def save(self, checkpoint: str, writes: bool) -> None:
+        """Puts the whole reference into a checkpoint that is being made; every process calls it.
+
+        Args:
+            checkpoint (`str`): Its folder.
+            writes (`bool`): Whether this process does.
+        """
+        reshard(self.ref_model)
+        weights = {}
+        for name, parameter in self._reference.named_parameters():
+            with whole_parameter(parameter):
+                whole = whole_tensor(parameter.detach())
+                if writes:
+                    weights[name] = whole.to("cpu", copy=True)
+        if writes:
+            torch.save(weights, Path(checkpoint) / REFERENCE_FILE)
+
+    @torch.no_grad()
+    def load(self, checkpoint: str) -> None:
+        """Takes the reference of a checkpoint, however many processes wrote it; every process calls it.
+
+        Raises:
+            FileNotFoundError: If it holds none.
+            ValueError: If it is one of another model.
+        """
+        weights = _read(Path(checkpoint) / REFERENCE_FILE)
+        reshard(self.ref_model)
+        for name, parameter in self._reference.named_parameters():
+            if name not in weights:
+                raise ValueError(
+                    f"{Path(checkpoint) / REFERENCE_FILE} has no weights {name!r}, so it is the reference of another "
+                    "model. Resume from a checkpoint of this one."
+                )
+            with whole_parameter(parameter, changed=True):
+                parameter.data.copy_(_laid_out_like(parameter, weights[name]))
+
+    @property
+    def _reference(self) -> nn.Module:
+        return self.accelerator.unwrap_model(self.ref_model)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing, so the reference that follows the policy is not known. The checkpoint was "
+            "written without sync_ref_model; resume without it too, or start from this folder as a model."
+        )
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def _laid_out_like(parameter: nn.Parameter, whole: Tensor) -> Tensor:
+    if not isinstance(parameter.data, DTensor):
+        return whole
+    return distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of GRPOTrainer: trl's names with trl's meaning, except where a default is MiniMind's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.utils import logging
+
+from ...algorithms import (
+    IMPORTANCE_SAMPLING_LEVELS,
+    LOSS_AGGREGATIONS,
+    LOSS_TYPES,
+    MULTI_OBJECTIVE_AGGREGATIONS,
+    SCALE_REWARDS,
+    resolve_epsilon_high,
+    resolve_loss_type,
+)
+from .base import RLConfig, _at_least, _choice, _field, _share
+from .generation_kwargs import resolve_generation_kwargs
+from .trl_fields import UnsupportedTrlFields
+
+logger = logging.get_logger(__name__)
+
+_LOSSES_OF_TRL_ALONE = ("sapo", "luspo", "vespo")
+
+
+@dataclass
+class GRPOConfig(UnsupportedTrlFields, RLConfig):
+    """Settings of [`GRPOTrainer`]. The batch sizes count completions, as in trl."""
+
+    _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs", "transformers_continuous_batching_config"]
+
+    per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
+    generation_kwargs: dict | str | None = _field(
+        None, "Settings of rollouts by the names of transformers' GenerationConfig; they win over the fields."
+    )
+
+    # Loss
+    beta: float = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
+    num_iterations: int = _field(1, "Passes over each rollout (mu in the GRPO paper).")
+    loss_type: str = _field(
+        "cispo",
+        "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective); 'dr_grpo', 'dapo' and 'bnpo' "
+        "are grpo with another loss_aggregation.",
+    )
+    epsilon: float = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
+    epsilon_high: float | None = _field(
+        None, "cispo: absolute cap of the ratio (unset: 5.0). grpo: upper clip 1 + epsilon_high (unset: epsilon)."
+    )
+    delta: float | None = _field(
+        None, "grpo: bound of the ratio where the advantage is negative; above 1 + epsilon_high. Unset: none."
+    )
+    importance_sampling_level: str = _field(
+        "token", "'token': a ratio for each token; 'sequence': one for each completion (GSPO)."
+    )
+    use_bias_correction_kl: bool = _field(False, "Multiply the KL penalty of a token by its ratio.")
+    off_policy_mask_threshold: float | None = _field(
+        None, "Drop completions of negative advantage whose mean old - new log-probability is above this. Unset: none."
+    )
+    loss_aggregation: str | None = _field(
+        None,
+        "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length; "
+        "'local_token': over the tokens of each micro-batch. Unset: that of the loss_type, 'sequence' for cispo.",
+    )
+    mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
+    top_entropy_quantile: float = _field(
+        1.0, "Share of the tokens, those of highest entropy in a micro-batch, that the policy's term sees."
+    )
+    entropy_coef: float = _field(0.0, "Weight of the mean entropy of the tokens, which is added to the objective.")
+
+    # Rewards
+    scale_rewards: str = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
+    multi_objective_aggregation: str = _field(
+        "sum_then_normalize",
+        "'sum_then_normalize': advantages of the weighted sum of the rewards; 'normalize_then_sum': each reward is "
+        "normalized in its group first (GDPO).",
+    )
+
+    # Reference
+    sync_ref_model: bool = _field(False, "Let the reference follow the policy.")
+    ref_model_mixup_alpha: float = _field(0.6, "Share of the policy that the reference takes over at a time.")
+    ref_model_sync_steps: int = _field(512, "Steps between two times.")
+
+    def __post_init__(self):
+        if isinstance(self.scale_rewards, bool):
+            self.scale_rewards = "group" if self.scale_rewards else "none"
+        resolve_generation_kwargs(self)
+        self._refuse_unsupported()  # before types are checked: whatever the value, the field has no effect
+        super().__post_init__()
+        if self.num_generations < 2:
+            raise ValueError(
+                f"GRPO compares the completions of one prompt and needs num_generations of at least 2, got "
+                f"{self.num_generations}. With one completion per prompt use PPO, which has a critic."
+            )
+        self._check_loss()
+        self._check_token_choice()
+        self._check_reference()
+        _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
+        _choice("multi_objective_aggregation", self.multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS)
+        if self.multi_objective_aggregation == "normalize_then_sum" and self.scale_rewards != "group":
+            raise ValueError(
+                f"multi_objective_aggregation='normalize_then_sum' always scales by group and then by batch, but "
+                f"scale_rewards is {self.scale_rewards!r}. Leave scale_rewards at 'group'."
+            )
+
+    def _check_loss(self) -> None:
+        if self.loss_type in _LOSSES_OF_TRL_ALONE:
+            raise ValueError(
+                f"loss_type={self.loss_type!r} is a loss of trl that is not supported here; use one of "
+                f"{', '.join(map(repr, LOSS_TYPES))}. Of these, 'cispo' bounds the weight of a token softly, as "
+                "'sapo' and 'vespo' do; 'grpo' with importance_sampling_level='sequence' is GSPO, which 'luspo' is "
+                "made from."
+            )
+        _choice("loss_type", self.loss_type, LOSS_TYPES)
+        if self.loss_aggregation is not None:
+            _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
+        objective, self.loss_aggregation = resolve_loss_type(self.loss_type, self.loss_aggregation)
+        _choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
+        _at_least("num_iterations", self.num_iterations, 1)
+        _at_least("beta", self.beta, 0)
+        _at_least("epsilon", self.epsilon, 0)
+        if self.epsilon_high is not None:
+            _at_least("epsilon_high", self.epsilon_high, 0)
+        self._check_clips(objective)
+        if self.off_policy_mask_threshold is not None and not self.off_policy_mask_threshold > 0:
+            raise ValueError(
+                f"off_policy_mask_threshold must be above 0, got {self.off_policy_mask_threshold}. It is a difference "
+                "of log-probabilities, such as 0.5; unset, no completion is dropped."
+            )
+
+    def _check_clips(self, objective: str) -> None:
+        if objective == "cispo" and self.upper_clip < 1:
+            logger.warning(
+                "epsilon_high=%s is below 1: for cispo it is the largest importance weight itself, so even tokens "
+                "whose probability has not changed (ratio 1) are scaled down. 5.0 is the default; 0.28 and the like "
+                "are distances from 1 for loss_type='grpo'.",
+                self.epsilon_high,
+            )
+        if self.delta is None:
+            return
+        if objective == "cispo":
+            raise ValueError(
+                f"delta={self.delta} bounds the ratio of the grpo objective; cispo's is bounded by epsilon_high "
+                f"({self.upper_clip}). Leave delta unset, or set loss_type='grpo'."
+            )
+        if not self.delta > 1 + self.upper_clip:
+            raise ValueError(
+                f"delta={self.delta} must be above 1 + epsilon_high = {1 + self.upper_clip}: below that it would undo "
+                "the upper clip."
+            )
+
+    def _check_token_choice(self) -> None:
+        _share("top_entropy_quantile", self.top_entropy_quantile)
+        if self.top_entropy_quantile < 1 and self.max_tokens_per_microbatch is not None:
+            raise ValueError(
+                f"top_entropy_quantile={self.top_entropy_quantile} compares the tokens of a micro-batch over all "
+                f"processes, and max_tokens_per_microbatch={self.max_tokens_per_microbatch} splits it differently on "
+                "each. Leave max_tokens_per_microbatch unset and lower per_device_train_batch_size."
+            )
+
+    def _check_reference(self) -> None:
+        _share("ref_model_mixup_alpha", self.ref_model_mixup_alpha)
+        _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
+        if self.sync_ref_model and self.beta == 0:
+            raise ValueError(
+                "sync_ref_model=True with beta=0.0: without a KL penalty there is no reference that could follow the "
+                "policy. Set beta above 0, or sync_ref_model=False."
+            )
+
+    @property
+    def micro_batches_per_rollout(self) -> int:
+        return self.steps_per_generation * self.num_iterations
+
+    @property
+    def upper_clip(self) -> float:
+        """`epsilon_high` with its default for this loss filled in."""
+        return resolve_epsilon_high(self.loss_type, self.epsilon, self.epsilon_high)
+
+    def loss_settings(self) -> dict[str, Any]:
+        """What [`policy_loss`] takes from here."""
+        names = (
+            "loss_type",
+            "beta",
+            "epsilon",
+            "epsilon_high",
+            "delta",
+            "importance_sampling_level",
+            "use_bias_correction_kl",
+            "off_policy_mask_threshold",
+            "loss_aggregation",
+            "max_completion_length",
+        )
+        return {name: getattr(self, name) for name in names}
