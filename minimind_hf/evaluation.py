@@ -22,6 +22,8 @@ from .data.thinking_note import say_how_many_think
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings
 from .rewards import RewardScorer
+from .rewards.judging import judge, readable_completions
+from .rewards.rules import completion_text
 from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
 
@@ -207,20 +209,15 @@ def answer_prompts(
 def _score(
     batch: list[dict], rollouts: list, tokenizer: PreTrainedTokenizerBase, scorer: RewardScorer, samples: int
 ) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    ids = [rollout.completion_ids for rollout in rollouts]
+    completions = readable_completions(batch, ids, tokenizer)
+    signals = judge(scorer, batch, completions, ids)
     repeated = [prompt for prompt in batch for _ in range(samples)]
-    texts = tokenizer.batch_decode([rollout.completion_ids for rollout in rollouts], skip_special_tokens=True)
-    as_messages = not isinstance(batch[0]["prompt"], str)
-    signals = scorer(
-        [prompt["prompt"] for prompt in repeated],
-        [[{"role": "assistant", "content": text}] for text in texts] if as_messages else texts,
-        [rollout.completion_ids for rollout in rollouts],
-        {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]},
-    )
     said = [
         {
             "index": prompt["index"],
             "prompt": prompt["prompt"],
-            "completion": text,
+            "completion": completion_text(completion),
             "tokens": len(rollout.completion_ids),
             "finish_reason": rollout.finish_reason,
             "signals": {
@@ -228,7 +225,7 @@ def _score(
                 for name, value in zip(scorer.names, row.tolist(), strict=True)
             },
         }
-        for prompt, text, rollout, row in zip(repeated, texts, rollouts, signals, strict=True)
+        for prompt, completion, rollout, row in zip(repeated, completions, rollouts, signals, strict=True)
     ]
     return signals, said
 

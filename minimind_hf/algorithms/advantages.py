@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rewards to advantages: group statistics (GRPO) and generalized advantage estimation (PPO).
+"""Advantages of completions: each is compared with the others of its prompt.
 
 Completions are prompt-major: completion i answers prompt `i // num_generations`. NaN in a signal stands for the
-`None` of a reward function, NaN in a total reward for a completion that is left out; both are meant and handled here,
-and no advantage is ever NaN. In a distributed run, the caller gathers the rewards of all ranks before calling.
+`None` of a reward function, NaN in a total reward for a completion that is left out; both are handled here, and no
+advantage is ever NaN. In a distributed run, the caller gathers the rewards of all ranks before calling.
+
+A new estimator is a function and a row in `ADVANTAGES`. A user's own needs no row:
+`advantage_estimator="file.py:function"`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .masking import fill_masked, masked_mean_var, masked_sum, require_same_shape
+from .gae import masked_whiten
+from .masking import fill_masked, masked_mean_var
 
 SCALE_REWARDS = ("group", "batch", "none")
 MULTI_OBJECTIVE_AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
@@ -127,6 +132,61 @@ def decoupled_advantages(
     return fill_masked((total / unit - mean) / (variance.sqrt() + eps / unit), kept)
 
 
+def rloo_advantages(rewards: Tensor, num_generations: int) -> Tensor:
+    """Compares each completion with the mean of the others of its prompt: `reward - mean of the other G - 1`.
+
+    The leave-one-out baseline ([RLOO](https://arxiv.org/abs/2402.14740)) does not depend on the completion that it is
+    taken from, so the policy gradient stays unbiased.
+
+    Args:
+        rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
+            enters no mean.
+        num_generations (`int`): Completions per prompt.
+
+    Returns:
+        `Tensor` of shape `(N,)`: 0 where no other completion of the prompt has a reward, and in groups whose rewards
+        are all equal.
+
+    Raises:
+        ValueError: If the rewards are not a whole number of groups.
+    """
+    centred, count = _centred(rewards, num_generations)
+    # With the mean m of all n: r - (n * m - r) / (n - 1) = (r - m) * n / (n - 1).
+    return (centred * (count / (count - 1).clamp(min=1))).view(-1)
+
+
+def reinforce_baseline_advantages(rewards: Tensor, num_generations: int) -> Tensor:
+    """Compares each completion with the mean of its prompt, and whitens over the batch.
+
+    The baseline of [REINFORCE++](https://arxiv.org/abs/2501.03262): groups keep their differences in size, while the
+    step does not depend on the scale of the rewards.
+
+    Args:
+        rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
+            enters no statistic.
+        num_generations (`int`): Completions per prompt.
+
+    Returns:
+        `Tensor` of shape `(N,)`, of mean 0 and population variance 1 over the kept completions, or all 0.
+
+    Raises:
+        ValueError: If the rewards are not a whole number of groups.
+    """
+    centred, _ = _centred(rewards, num_generations)
+    return masked_whiten(centred.view(-1), ~rewards.isnan())
+
+
+def _centred(rewards: Tensor, num_generations: int) -> tuple[Tensor, Tensor]:
+    """Rewards less the mean of their group, `(P, G)`, and how many of each group are kept, `(P, 1)`."""
+    _require_whole_groups(len(rewards), num_generations)
+    grouped = rewards.view(-1, num_generations)
+    kept = ~grouped.isnan()
+    count = kept.sum(dim=1, keepdim=True)
+    values = fill_masked(grouped, kept)
+    centred = fill_masked(values - values.sum(dim=1, keepdim=True) / count.clamp(min=1), kept)
+    return fill_masked(centred, kept & ~_without_variance(grouped, kept)), count
+
+
 def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
     """Tells the groups that give no gradient: all remaining rewards equal, or fewer than two of them.
 
@@ -141,104 +201,6 @@ def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
     grouped = rewards.view(-1, num_generations)
     kept = ~grouped.isnan()
     return _without_variance(grouped, kept).view(-1)
-
-
-def token_rewards(scores: Tensor, mask: Tensor) -> Tensor:
-    """Places the score of each completion on its last valid token.
-
-    Args:
-        scores (`Tensor` of shape `(N,)`): One score for each completion.
-        mask (`Tensor` of shape `(N, C)`): Valid tokens. A row without any receives no score.
-
-    Returns:
-        `Tensor` of shape `(N, C)`, of the dtype of `scores`, 0 everywhere else.
-    """
-    if scores.shape != mask.shape[:1]:
-        raise ValueError(f"`scores` has shape {tuple(scores.shape)}, the mask {tuple(mask.shape)}: one score a row.")
-    mask = mask.bool()
-    valid_from_here = mask.flip(1).cumsum(dim=1).flip(1)
-    return torch.where(mask & (valid_from_here == 1), scores[:, None], 0.0)
-
-
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation ([GAE](https://arxiv.org/abs/1506.02438)) over the valid tokens of each row.
-
-    `delta_t = r_t + gamma * V_next - V_t` and `A_t = delta_t + gamma * lam * A_next`, where "next" is the next valid
-    token of the row: slots outside the mask, at the end (padding) or in between (such as tool turns), never bootstrap,
-    and behind the last valid token there is nothing (value and advantage 0).
-
-    Args:
-        rewards (`Tensor` of shape `(N, C)`): Reward of each token.
-        values (`Tensor` of shape `(N, C)`): The critic's value at each token.
-        mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        gamma (`float`): Discount.
-        lam (`float`): Weight of the longer returns: 0 is the one-step error, 1 the whole return.
-
-    Returns:
-        `(advantages, returns)`, two `Tensor` of shape `(N, C)`: `returns = advantages + values`; both are 0 outside
-        the mask.
-    """
-    require_same_shape(mask, rewards=rewards, values=values)
-    mask = mask.bool()
-    values = fill_masked(values, mask)
-    delta = fill_masked(fill_masked(rewards, mask) + gamma * _next_valid(values, mask) - values, mask)
-    # A masked slot hands the advantage behind it on unchanged.
-    decay = torch.full_like(delta, gamma * lam).masked_fill(~mask, 1.0)
-    advantages = fill_masked(_reversed_linear_scan(delta, decay), mask)
-    return advantages, advantages + values
-
-
-def masked_whiten(
-    x: Tensor,
-    mask: Tensor,
-    eps: float = 1e-8,
-    mean: Tensor | float | None = None,
-    var: Tensor | float | None = None,
-) -> Tensor:
-    """Shifts and scales the valid values to mean 0 and population variance 1: `(x - mean) / sqrt(var + eps)`.
-
-    Args:
-        x (`Tensor`): Values.
-        mask (`Tensor` of the shape of `x`): Valid slots.
-        eps (`float`, *optional*, defaults to 1e-8): Added to the variance.
-        mean (`Tensor` or `float`, *optional*): Mean to use, where `x` is but a part of the data (see [`moments`]).
-        var (`Tensor` or `float`, *optional*): Population variance to use. Given with `mean`, or not at all.
-
-    Returns:
-        `Tensor` of the shape and dtype of `x`, 0 outside the mask.
-
-    Raises:
-        ValueError: If only one of `mean` and `var` is given.
-    """
-    if (mean is None) != (var is None):
-        raise ValueError("`mean` and `var` belong together: give both (of all ranks) or neither (of `x` alone).")
-    x = fill_masked(x, mask)
-    if mean is None:
-        mean, var = masked_mean_var(x, mask)
-    mean, var = (torch.as_tensor(moment, dtype=x.dtype, device=x.device) for moment in (mean, var))
-    return fill_masked((x - mean) * torch.rsqrt(var + eps), mask)
-
-
-def moments(x: Tensor, mask: Tensor) -> Tensor:
-    """Count, sum and sum of squares of the valid values, which add up over micro-batches and ranks.
-
-    Args:
-        x (`Tensor`): Values.
-        mask (`Tensor` of the shape of `x`): Valid slots.
-
-    Returns:
-        `Tensor` of shape `(3,)`, float64 (the difference of squares in [`mean_var_from_moments`] needs the digits).
-    """
-    x = x.detach().double()
-    return torch.stack([mask.bool().sum().double(), masked_sum(x, mask), masked_sum(x**2, mask)])
-
-
-def mean_var_from_moments(total: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population variance from the added [`moments`] of all parts; both 0 where nothing was counted."""
-    count, first, second = total.unbind()
-    count = count.clamp(min=1)
-    mean = first / count
-    return mean, (second / count - mean**2).clamp(min=0)
 
 
 def _require_whole_groups(num_completions: int, num_generations: int) -> None:
@@ -269,25 +231,32 @@ def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:
     return highest <= lowest
 
 
-def _next_valid(values: Tensor, mask: Tensor) -> Tensor:
-    """The value at the next valid slot behind each slot, 0 where there is none."""
-    width = mask.shape[1]
-    position = torch.arange(width, device=mask.device).expand_as(mask).masked_fill(~mask, width)
-    end = position.new_full((len(mask), 1), width)
-    following = torch.cat([position, end], dim=1)[:, 1:]
-    nearest = following.flip(1).cummin(dim=1).values.flip(1)
-    return torch.cat([values, values.new_zeros(len(values), 1)], dim=1).gather(1, nearest)
+@dataclass(frozen=True)
+class Advantage:
+    """How the completions of a prompt are compared.
+
+    Args:
+        estimate (`Callable`): From rewards `(N,)`, NaN for completions that are left out, and the number of
+        completions
+            per prompt to advantages `(N,)`. Where `scales` says so, also from `scale_rewards`.
+        label (`str`): Its name in prose.
+        summary (`str`): What it computes, for help and docs.
+        scales (`tuple[str, ...]`): Values of `scale_rewards` that it takes, the default first. Empty: its scale is
+            its own affair.
+    """
+
+    estimate: Callable[..., Tensor]
+    label: str
+    summary: str = ""
+    scales: tuple[str, ...] = ()
 
 
-def _reversed_linear_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """Solves `y_t = x_t + decay_t * y_{t+1}` from the back, by doubling the reach: log2(C) steps instead of C."""
-    reach = 1
-    while reach < x.shape[1]:
-        x = x + decay * _shifted_left(x, reach)
-        decay = decay * _shifted_left(decay, reach)
-        reach *= 2
-    return x
-
-
-def _shifted_left(x: Tensor, steps: int) -> Tensor:
-    return torch.nn.functional.pad(x[:, steps:], (0, steps))
+ADVANTAGES: dict[str, Advantage] = {
+    "group": Advantage(
+        group_advantages, "group-relative", "(reward - mean of the group) / std, see scale_rewards", SCALE_REWARDS
+    ),
+    "rloo": Advantage(rloo_advantages, "leave-one-out", "reward - mean of the others of the group"),
+    "reinforce_baseline": Advantage(
+        reinforce_baseline_advantages, "REINFORCE++-baseline", "reward - mean of the group, whitened over the batch"
+    ),
+}

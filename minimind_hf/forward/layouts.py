@@ -7,11 +7,12 @@ tried: both layouts score a few made-up completions, and must agree. Models that
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .introspection import forward_arguments, unwrap
 from .logprobs import TokenScores, completion_scores, shared_prompt_scores
 from .shared_prompt import ATTENTION_NAME, attach, detach, pack
+from .token_batch import TokenBatch, made_up_batch
 
 LAYOUTS = ("shared_prompt", "padded")
 _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # in nats; reduced precision: 0.25
@@ -19,7 +20,7 @@ _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # in nats; reduce
 
 def score_completions(
     model: nn.Module,
-    batch: dict[str, Tensor],
+    batch: TokenBatch,
     temperature: float,
     layout: str,
     with_entropy: bool = False,
@@ -30,8 +31,7 @@ def score_completions(
 
     Args:
         model: A causal LM; for `shared_prompt` one that [`choose_layout`] found fit.
-        batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask` and, of
-            shape `(N,)`, `group_ids`, which are equal for neighbouring rows with the same prompt.
+        batch ([`TokenBatch`]): The completions and their prompts.
         temperature (`float`): The sampling temperature that the completions were drawn at.
         layout (`str`): `"shared_prompt"` or `"padded"`.
         with_entropy (`bool`), with_aux_loss (`bool`): What else to return.
@@ -40,10 +40,9 @@ def score_completions(
     Returns:
         [`TokenScores`] in the shape of the padded layout.
     """
-    padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
     if layout == "padded":
-        return completion_scores(model, *padded, temperature, with_entropy, with_aux_loss, entropy_gradient)
-    packed = pack(*padded, batch["group_ids"], keep_last_tokens=with_aux_loss)
+        return completion_scores(model, *batch.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
+    packed = pack(batch, keep_last_tokens=with_aux_loss)
     return shared_prompt_scores(model, packed, temperature, with_aux_loss, entropy_gradient)
 
 
@@ -88,20 +87,6 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
     return None
 
 
-def made_up_batch(vocab_size: int, device: torch.device) -> dict[str, Tensor]:
-    """Two groups of unequal prompts and completions, to try a layout on."""
-    ids = torch.arange(3, 27, device=device) % vocab_size
-    batch = {
-        "prompt_ids": ids.view(4, 6),
-        "prompt_mask": torch.tensor([[1] * 6, [1] * 6, [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]], device=device),
-        "completion_ids": ids.flip(0)[:20].view(4, 5),
-        "completion_mask": torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], device=device),
-        "group_ids": torch.tensor([0, 0, 1, 1], device=device),
-    }
-    batch["prompt_ids"][1], batch["prompt_ids"][3] = batch["prompt_ids"][0], batch["prompt_ids"][2]
-    return batch
-
-
 @torch.no_grad()
 def _difference(model: nn.Module) -> str | None:
     """Tries both layouts on made-up completions."""
@@ -115,7 +100,7 @@ def _difference(model: nn.Module) -> str | None:
         return f"trying it raised {type(error).__name__}: {str(error).splitlines()[0]}"
     finally:
         model.train(was_training)
-    mask = batch["completion_mask"].bool()
+    mask = batch.padded()[3].bool()
     logps_differ, entropies_differ = shared.logps - plain.logps, shared.entropy - plain.entropy
     difference = torch.stack([logps_differ, entropies_differ])[:, mask].abs().max().item()
     if not difference < _PROBE_TOLERANCE.get(unwrap(model).dtype, 0.25):

@@ -9,7 +9,6 @@ and hands every other call to the implementation that the model had before.
 """
 
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from .block_attention import block_attention, group_spans, pays_off
 from .introspection import unwrap
+from .token_batch import TokenBatch
 
 ATTENTION_NAME = "sdpa_shared_prompt"
 
@@ -81,62 +81,53 @@ class PackedBatch:
         return values.new_zeros(rows * width).index_copy(0, self.slots, values).view(rows, width)
 
 
-def pack(
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    completion_ids: Tensor,
-    completion_mask: Tensor,
-    group_ids: Tensor,
-    keep_last_tokens: bool = False,
-) -> PackedBatch:
-    """Lays out a padded micro-batch without padding and with every prompt once.
+def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
+    """Lays out a batch without padding and with every prompt once.
+
+    Everything is put together on the host, so that no length has to come back from the device.
 
     Args:
-        prompt_ids (`Tensor` of shape `(N, P)`), prompt_mask (`Tensor` of shape `(N, P)`): Padded left.
-        completion_ids (`Tensor` of shape `(N, C)`), completion_mask (`Tensor` of shape `(N, C)`): Padded right.
-        group_ids (`Tensor` of shape `(N,)`): Equal for neighbouring rows that share their prompt.
+        batch ([`TokenBatch`]): The completions and their prompts.
         keep_last_tokens (`bool`): Keep the token of each completion that predicts nothing.
 
     Returns:
         [`PackedBatch`]
     """
-    device = prompt_ids.device
-    prompt_lengths = prompt_mask.sum(dim=1).tolist()
-    completion_lengths = completion_mask.sum(dim=1).tolist()
-    width = completion_ids.shape[1]
-    pieces, positions, weights, groups, predictors, slots = [], [], [], [], [], []
-    total = 0
-    for _, members in groupby(range(len(prompt_lengths)), key=group_ids.tolist().__getitem__):
-        members = list(members)
-        length = prompt_lengths[members[0]]
-        pieces.append(prompt_ids[members[0], prompt_ids.shape[1] - length :])
-        positions.append(torch.arange(length))
-        weights.append(torch.full((length,), len(members)))
-        total += length
-        prompt_end, lengths = total, []
-        for row in members:
-            tokens = completion_lengths[row]
-            kept = tokens if keep_last_tokens else max(tokens - 1, 0)
-            pieces.append(completion_ids[row, :kept])
-            positions.append(torch.arange(length, length + kept))
-            weights.append(torch.ones(kept, dtype=torch.long))
-            if tokens:
-                predictors.append(torch.tensor([prompt_end - 1, *range(total, total + tokens - 1)]))
-                slots.append(torch.arange(row * width, row * width + tokens))
+    ids, positions, weights, predictors, targets, slots = [], [], [], [], [], []
+    groups = []
+    width = batch.width
+    for rows in batch.groups():
+        prompt = batch.prompt_ids[rows[0]]
+        ids += prompt
+        positions += range(len(prompt))
+        weights += [len(rows)] * len(prompt)
+        prompt_end, lengths = len(ids), []
+        for row in rows:
+            completion, start = batch.completion_ids[row], len(ids)
+            kept = len(completion) if keep_last_tokens else max(len(completion) - 1, 0)
+            ids += completion[:kept]
+            positions += range(len(prompt), len(prompt) + kept)
+            weights += [1] * kept
+            if completion:
+                predictors += [prompt_end - 1, *range(start, start + len(completion) - 1)]
+                targets += completion
+                slots += range(row * width, row * width + len(completion))
             if kept:
                 lengths.append(kept)
-            total += kept
-        groups.append(_group(length, lengths, device))
-    slots = torch.cat(slots).to(device)
+        groups.append(_group(len(prompt), lengths, batch.device))
+    ids, positions, weights, predictors, targets, slots = (
+        torch.tensor(values, dtype=torch.long).to(batch.device)
+        for values in (ids, positions, weights, predictors, targets, slots)
+    )
     return PackedBatch(
-        input_ids=torch.cat(pieces)[None],
-        position_ids=torch.cat(positions).to(device)[None],
-        token_weights=torch.cat(weights).to(device)[None],
+        input_ids=ids[None],
+        position_ids=positions[None],
+        token_weights=weights[None],
         groups=groups,
-        predictors=torch.cat(predictors).to(device),
-        targets=completion_ids.flatten()[slots],
+        predictors=predictors,
+        targets=targets,
         slots=slots,
-        shape=tuple(completion_ids.shape),
+        shape=(len(batch), width),
     )
 
 

@@ -9,29 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from .introspection import forward_arguments
-from .layouts import made_up_batch
 from .shared_prompt import PackedBatch, attach, detach, pack
+from .token_batch import TokenBatch, made_up_batch
 
 _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # reduced precision: 0.25
 
 
-def completion_values(critic: nn.Module, batch: dict[str, Tensor], layout: str) -> Tensor:
+def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tensor:
     """Returns the value of the state before each completion token.
 
     Args:
         critic: A token classifier of one label; left in its own train/eval mode. For `shared_prompt` one that
             [`choose_values_layout`] found fit.
-        batch (`dict[str, Tensor]`): `prompt_ids` and `prompt_mask`, padded left, `completion_ids` and
-            `completion_mask`, padded right, and `group_ids`, equal for neighbouring rows with the same prompt.
+        batch ([`TokenBatch`]): The completions and their prompts.
         layout (`str`): `"shared_prompt"` or `"padded"`.
 
     Returns:
         `Tensor` of shape `(N, C)`, float32 or wider; arbitrary where padded.
     """
-    padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
     if layout == "padded":
-        return _padded_values(critic, *padded)
-    return _packed_values(critic, pack(*padded, batch["group_ids"]))
+        return _padded_values(critic, *batch.padded())
+    return _packed_values(critic, pack(batch))
 
 
 def choose_values_layout(layout: str, critic: nn.Module, attaches: bool) -> str:
@@ -101,5 +99,5 @@ def _agrees(critic: nn.Module) -> bool:
         return False  # as an architecture whose classifier hands no further arguments to its attention
     finally:
         critic.train(was_training)
-    difference = (packed - plain)[batch["completion_mask"].bool()].abs().max().item()
+    difference = (packed - plain)[batch.padded()[3].bool()].abs().max().item()
     return difference < _PROBE_TOLERANCE.get(critic.dtype, 0.25)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rollout engines: token ids in, token ids and log-probabilities out."""
 
-from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts
+from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
 from .errors import RolloutServerError, ServerGoneError
 from .sglang.engine import WEIGHT_SYNCS, SGLangEngine
 from .torch.engine import TorchEngine
@@ -17,4 +17,5 @@ __all__ = [
     "TorchEngine",
     "check_engine",
     "check_rollouts",
+    "shares_weights",
 ]

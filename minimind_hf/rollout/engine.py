@@ -68,7 +68,14 @@ class Rollout:
 
 
 class RolloutEngine(ABC):
-    """Draws completions from the policy. Subclass it, or give any object with `generate` and `sync_weights`."""
+    """Draws completions from the policy. Subclass it, or give any object with `generate` and `sync_weights`.
+
+    Attributes:
+        weights_are_shared (`bool`): Whether the engine decodes with the trainer's own weights in its process. Then
+            `sync_weights` comes before every rollout, costs nothing, and weights are never old.
+    """
+
+    weights_are_shared: bool = False
 
     @abstractmethod
     def generate(
@@ -91,6 +98,11 @@ class RolloutEngine(ABC):
 
     def close(self) -> None:  # noqa: B027 - most engines hold nothing that must be released
         """Releases what the engine holds; called once at the end of the run."""
+
+
+def shares_weights(engine: object) -> bool:
+    """Whether an engine decodes with the trainer's own weights; see [`RolloutEngine`]."""
+    return getattr(engine, "weights_are_shared", False)
 
 
 def check_engine(engine: object) -> None:

@@ -1,39 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stops a run before an update that is not finite, so that weights and checkpoints stay good."""
+"""What stands between the gradients of an optimizer step and its update.
+
+An update that would not be finite is not made, so that weights and checkpoints stay good; one that has nothing to
+learn from, or that the algorithm does not want, leaves everything as it is.
+"""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import TrainerCallback
 
+from .distributed.deepspeed import guard_step
 from .experience.micro_batch import MicroBatch
 
 
-class StepWatch:
-    """Gathers what one optimizer step computes, and judges it before the update.
+class StepGuard(TrainerCallback):
+    """Gathers what one optimizer step computes, and decides before the update, in all processes together.
 
     Args:
-        accelerator: Joins the processes, which stop together.
+        accelerator: Joins the processes.
+        skips (`Callable[[], bool]`): Whether the update that is due leaves everything as it is. Asked once a step, by
+            all processes.
+        stop (`Callable[[str], None]`): Gets what is not finite, and ends the run.
         judges_gradients (`bool`): Off for fp16, whose scaler meets infinite gradients and steps over them.
     """
 
-    def __init__(self, accelerator: Accelerator, judges_gradients: bool = True):
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        skips: Callable[[], bool],
+        stop: Callable[[str], None],
+        judges_gradients: bool = True,
+    ):
         self._accelerator = accelerator
+        self._skips, self._stop = skips, stop
         self._judges_gradients = judges_gradients
         self.begin_step()
 
     def begin_step(self) -> None:
         """Forgets the step before."""
         self._losses: list[Tensor] = []
-        self._rows: list[Tensor | None] = []
+        self._rows: list[list[int]] = []
         self._norms: list[float | Tensor] = []
+        self._is_skipped: bool | None = None
 
     def begin_micro_batch(self, batch: MicroBatch) -> None:
-        """What is noted from now on is of this micro-batch."""
+        """What is noted from now on belongs to this micro-batch."""
         self._losses.append(torch.zeros((), device=self._accelerator.device))
-        self._rows.append(batch.get("rows"))
+        self._rows.append(batch.rows)
 
     def add_loss(self, loss: Tensor) -> None:
         """Notes a part of the micro-batch's loss, before its backward pass, within which DeepSpeed updates."""
@@ -44,8 +62,31 @@ class StepWatch:
         if norm is not None and self._judges_gradients:
             self._norms.append(norm)
 
-    def verdict(self) -> str | None:
-        """Says what of the step is not finite, on all processes if it is on one."""
+    def skips_update(self) -> bool:
+        """Whether the update that is due leaves everything as it is; decided once per step, by all processes."""
+        if self._is_skipped is None:
+            self._is_skipped = self._skips()
+        return self._is_skipped
+
+    def judge(self, norm: float | None = None) -> None:
+        """Ends the run if a loss or gradient of the step is not finite, in all processes if it is so in one."""
+        self.add_gradient_norm(norm)
+        found = self._verdict()
+        if found is not None:
+            self._stop(found)
+
+    def guard(self, deepspeed_engine: Any, clip: Callable[[], None]) -> None:
+        """Puts itself, and clipping, between backward and update where DeepSpeed does both."""
+        guard_step(deepspeed_engine, clip, self.judge, self.skips_update)
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.judge()
+        if self.skips_update():
+            # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
+            # momentum and weight decay.
+            optimizer.zero_grad(set_to_none=True)
+
+    def _verdict(self) -> str | None:
         losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
         found = _describe(losses, self._rows, norms)
         if self._accelerator.num_processes > 1:
@@ -56,7 +97,7 @@ class StepWatch:
         return found
 
 
-def _describe(losses: list[float], rows: list[Tensor | None], norms: list[float]) -> str | None:
+def _describe(losses: list[float], rows: list[list[int]], norms: list[float]) -> str | None:
     bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
     if bad:
         places = ", ".join(f"{number + 1} of {len(losses)}{_of_rows(rows[number : number + 1])}" for number in bad)
@@ -67,14 +108,6 @@ def _describe(losses: list[float], rows: list[Tensor | None], norms: list[float]
     return None
 
 
-def _of_rows(rows: list[Tensor | None]) -> str:
-    numbers = sorted({number for part in rows if part is not None for number in part.tolist()})
+def _of_rows(rows: list[list[int]]) -> str:
+    numbers = sorted({number for part in rows for number in part})
     return f" (rows {', '.join(map(str, numbers))} of the train dataset)" if numbers else ""
-
-
-def what_remains(output_dir: str) -> str:
-    """Says from where a stopped run can go on."""
-    checkpoint = get_last_checkpoint(output_dir)
-    if checkpoint is None:
-        return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
-    return f"the update was not made; the last good checkpoint is {checkpoint}"

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loss_calls import policy_loss, ppo_policy_loss
 
 from minimind_hf.algorithms import (
     cispo_token_loss,
     explained_variance,
     grpo_token_loss,
     loss_denominator,
-    policy_loss,
-    ppo_policy_loss,
     resolve_epsilon_high,
     value_loss,
 )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import trl
+from loss_calls import policy_loss
 
 from minimind_hf.algorithms import (
     decoupled_advantages,
@@ -15,7 +16,6 @@ from minimind_hf.algorithms import (
     group_advantages,
     high_entropy_mask,
     off_policy_mask,
-    policy_loss,
 )
 
 WIDTH = 7

@@ -61,7 +61,7 @@ def test_a_save_that_fails_names_its_checkpoint_and_gives_the_room_back(make_tra
             raise error
 
     monkeypatch.setattr(saving.Trainer, "_save_optimizer_and_scheduler", save)
-    monkeypatch.setattr(trainer._samples, "end", lambda: (_ for _ in ()).throw(OSError("full as well")))
+    monkeypatch.setattr(trainer.run_log.samples, "end", lambda: (_ for _ in ()).throw(OSError("full as well")))
     folder = Path(trainer.args.output_dir)
     cause, before = re.escape(str(error)), re.escape(str(folder / "checkpoint-1"))
     said = rf"checkpoint-2, the checkpoint of step 2, could not be written: .*{cause}.*from_checkpoint {before}"

@@ -44,6 +44,8 @@ class TorchEngine(RolloutEngine):
             as CUDA graphs on a GPU. On other devices than a CPU `"fast"` and `"graph"` are unverified.
     """
 
+    weights_are_shared = True
+
     def __init__(self, max_batch_rows: int = 256, dtype: str | None = None, path: str = "auto"):
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows must be at least 1, got {max_batch_rows}.")

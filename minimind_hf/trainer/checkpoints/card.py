@@ -20,14 +20,6 @@ from ...data import PromptDataset
 from ..settings.trl_fields import UnsupportedTrlFields
 
 REWARD_CURVE = "reward_curve.png"  # beside the card
-_ALGORITHMS = {
-    "cispo": ("CISPO", "MiniMax-M1", "2506.13585"),
-    "grpo": ("GRPO", "DeepSeekMath", "2402.03300"),
-    "dr_grpo": ("Dr-GRPO", "Understanding R1-Zero-Like Training", "2503.20783"),
-    "dapo": ("DAPO", "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "2503.14476"),
-    "bnpo": ("GRPO", "DeepSeekMath", "2402.03300"),
-    "ppo": ("PPO", "Proximal Policy Optimization Algorithms", "1707.06347"),
-}
 # Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
 _SHARED_SETTINGS = (
     "learning_rate",
@@ -108,7 +100,8 @@ def model_card(
     """
     model = trainer.policy
     name = model_name or _name(trainer.args)
-    label, paper, arxiv = algorithm(trainer.args)
+    algorithm = trainer.args.algorithm
+    source = f" ([{algorithm.paper}](https://arxiv.org/abs/{algorithm.arxiv}))" if algorithm.paper else ""
     base_model = _base_model(model)
     data = ModelCardData(
         library_name="peft" if is_peft_model(model) else "transformers",
@@ -116,9 +109,15 @@ def model_card(
         base_model=base_model,
         datasets=[dataset for dataset in _as_list(dataset_name) if _is_hub_name(dataset)] or None,
         pipeline_tag="text-generation",
-        tags=["generated_from_trainer", "minimind-hf", label.lower(), "reinforcement-learning", *_as_list(tags)],
+        tags=[
+            "generated_from_trainer",
+            "minimind-hf",
+            algorithm.label.lower(),
+            "reinforcement-learning",
+            *_as_list(tags),
+        ],
     )
-    summary = f"{_described(base_model, model)}, trained by {label} ([{paper}](https://arxiv.org/abs/{arxiv}))."
+    summary = f"{_described(base_model, model)}, trained by {algorithm.label}{source}."
     return ModelCard.from_template(
         data,
         template_str=_TEMPLATE,
@@ -140,11 +139,6 @@ def _has_curve(trainer: Trainer) -> bool:
 
 def _name(args: TrainingArguments) -> str:
     return (args.hub_model_id or Path(args.output_dir).resolve().name).rsplit("/", 1)[-1]
-
-
-def algorithm(args: TrainingArguments) -> tuple[str, str, str]:
-    """Label, title and arXiv number of the paper."""
-    return _ALGORITHMS[getattr(args, "loss_type", "ppo")]
 
 
 def _base_model(model: Any) -> str | None:
@@ -199,7 +193,7 @@ def _loading_code(name: str, model: Any) -> str:
 
 def reward_names(trainer: Trainer) -> list[str]:
     """The signals, by the names that they are logged under."""
-    return list(trainer._scorer.names)
+    return list(trainer.scorer.names)
 
 
 def settings(trainer: Trainer) -> list[tuple[str, Any]]:
@@ -218,10 +212,15 @@ def _idle(prompts: PromptDataset | None) -> list[str]:
     return idle + (["system_prompt_ratio"] if prompts is not None and not prompts.conversational else [])
 
 
+def described_run(trainer: Trainer) -> dict[str, Any]:
+    """The algorithm and the settings of a run, for its run.json."""
+    return {"algorithm": trainer.args.algorithm.label, "settings": what_is_trained(trainer) | dict(settings(trainer))}
+
+
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:
     """What tells runs of equal settings apart: model, adapters, number of prompts, rewards, steps."""
     model = trainer.policy
-    weights = trainer._scorer.weights.tolist()
+    weights = trainer.scorer.weights.tolist()
     described = {
         "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
         "prompts": len(trainer.train_dataset),

@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from accelerate import Accelerator
 from transformers.utils import logging
+
+from ..distributed.agreement import failing_together
 
 try:
     import fcntl
@@ -44,6 +47,16 @@ def only_run_in(folder: str | Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)  # while it is held, so that nobody else's is deleted
         os.close(descriptor)
+
+
+@contextmanager
+def held_by_this_run(folder: str | Path, accelerator: Accelerator) -> Iterator[None]:
+    """Holds the folder on the main process, for the run of all processes; every process enters it."""
+    with ExitStack() as held:
+        with failing_together(accelerator, "claiming the output folder"):
+            if accelerator.is_main_process:
+                held.enter_context(only_run_in(folder))
+        yield
 
 
 def _acquire(path: Path) -> int:

@@ -28,6 +28,7 @@ IN_THE_BUFFER = (
     "rollout_correction",
     "rollout_correction_cap",
     "reward_weights",
+    "advantage_estimator",
     "scale_rewards",
     "multi_objective_aggregation",
     "gamma",
@@ -39,7 +40,11 @@ def save_rollout_state(
     folder: str | Path, args: TrainingArguments, rollouts_made: int, buffer: Sequence[MicroBatch]
 ) -> None:
     """Saves what of this process's experience is not used up."""
-    state = {"world_size": args.world_size, "rollouts_made": rollouts_made, "buffer": list(buffer)}
+    state = {
+        "world_size": args.world_size,
+        "rollouts_made": rollouts_made,
+        "buffer": [batch.state() for batch in buffer],
+    }
     state["made_with"] = _made_with(args)
     torch.save(state, _path(folder, args.process_index))
 
@@ -65,10 +70,27 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
         )
         return _load(folder, 0)["rollouts_made"], []
     state = _load(folder, args.process_index)
-    if any(state["buffer"]):
+    buffer = [MicroBatch.from_state(_upgraded(saved), args.device) for saved in state["buffer"]]
+    if any(buffer):
         _check_made_with(folder, state.get("made_with", {}), _made_with(args))
-    on_device = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in state["buffer"]]
-    return state["rollouts_made"], on_device
+    return state["rollouts_made"], buffer
+
+
+def _upgraded(saved: dict[str, Any]) -> dict[str, Any]:
+    """The state of a micro-batch as it is now, from one that version 0.1 saved: padded tensors alone."""
+    if "prompt_mask" not in saved:
+        return saved or MicroBatch.skipped(torch.device("cpu")).state()
+    tokens = {
+        f"{name}_ids": _unpadded(saved[f"{name}_ids"], saved[f"{name}_mask"]) for name in ("prompt", "completion")
+    }
+    kept = ("loss_mask", "old_logps", "advantages", "ref_logps", "token_weights", "old_values", "returns")
+    lists = {name: saved[name].tolist() for name in ("group_ids", "rows")}
+    sampled_at = int(saved["sampled_at"][0])
+    return {**tokens, **lists, "sampled_at": sampled_at, **{name: saved[name] for name in kept if name in saved}}
+
+
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def _made_with(args: TrainingArguments) -> dict[str, Any]:

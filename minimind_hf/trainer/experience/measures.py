@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the completions of a rollout look like: whether they repeat themselves, and close the thinking they began."""
+"""What is measured on a rollout once it is scored: rewards, advantages, lengths, and what completions look like.
+
+docs/metrics.md defines every name.
+"""
 
 from collections.abc import Sequence
 
@@ -13,6 +16,29 @@ from .experience import Experience
 THINK_BEGIN = "<think>"
 _NGRAM = 4
 _TAIL = 16  # tokens at the end of a prompt in which a template opens its thinking
+
+
+def measure_experience(
+    experience: Experience, signal_names: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Adds the numbers of a rollout, stand-ins left out, to its metrics.
+
+    Args:
+        experience ([`Experience`]): With advantages.
+        signal_names (`Sequence[str]`): Of the reward functions, in the order of `Experience.signals`.
+        tokenizer: Tells whether a prompt opens a thought.
+    """
+    experience, metrics = experience.counted, experience.metrics
+    metrics.add_values("reward", experience.rewards, std_name="reward_std")
+    metrics.add_range("reward_{}", experience.rewards[~experience.rewards.isnan()])
+    for name, signal in zip(signal_names, experience.signals.unbind(dim=1), strict=True):
+        metrics.add_values(f"rewards/{name}/mean", signal, std_name=f"rewards/{name}/std")
+    metrics.add_values("advantages/mean", experience.advantages, std_name="advantages/std")
+    metrics.add_values("completions/mean_length", experience.lengths)
+    metrics.add_range("completions/{}_length", experience.lengths)
+    metrics.add_values("completions/clipped_ratio", experience.truncated)
+    metrics.add_values("completions/repetition", repetition(experience))
+    metrics.add_values("completions/thinking_closed", thinking_closed(experience, tokenizer))
 
 
 def repeated_share(ids: Sequence[int], ngram: int = _NGRAM) -> float:

@@ -28,14 +28,12 @@ def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metri
 
     Args:
         logps (`Tensor` of shape `(B, C)`): By the policy as it is.
-        batch (`dict[str, Tensor]`): The micro-batch.
+        batch ([`MicroBatch`]): The micro-batch.
         step (`int`): Optimizer steps done.
         metrics ([`Metrics`]): Where it is logged.
     """
-    if "token_weights" in batch:
-        return  # was measured when it was corrected
-    is_fresh = batch["sampled_at"] == step
-    _add_mismatch(logps.detach(), batch["old_logps"], batch["loss_mask"] * is_fresh[:, None], metrics)
+    if batch.token_weights is None and batch.sampled_at == step:  # else it was measured when it was corrected
+        _add_mismatch(logps.detach(), batch.old_logps, batch.loss_mask, metrics)
 
 
 @torch.no_grad()
@@ -50,7 +48,7 @@ def correct_rollout(
     `rollout_correction` asks for it.
 
     Args:
-        micro_batches (`Sequence[dict[str, Tensor]]`): Of a new rollout; changed in place.
+        micro_batches (`Sequence[MicroBatch]`): Of a new rollout; changed in place.
         model (`nn.Module`): The policy as it is trained; scores without dropout.
         score (`Callable`): From a micro-batch to its log-probabilities by this model.
         args ([`RLConfig`]): Settings.
@@ -69,10 +67,10 @@ def correct_rollout(
 
 
 def _correct(logps: Tensor, batch: MicroBatch, args: RLConfig, metrics: Metrics) -> None:
-    mask, engine_logps = batch["loss_mask"], batch["old_logps"]
+    mask, engine_logps = batch.loss_mask, batch.old_logps
     _add_mismatch(logps, engine_logps, mask, metrics)
     weights = correction_weights(logps, engine_logps, mask, args.rollout_correction, args.rollout_correction_cap)
-    batch["token_weights"], batch["old_logps"] = weights, logps
+    batch.token_weights, batch.old_logps = weights, logps
     metrics.add_values(f"{_RATIO}/mean", weights[mask.bool()])
     metrics.add_range(f"{_RATIO}/{{}}", weights[mask.bool()])
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
-from ...rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine, check_engine, check_rollouts
+from ...rollout import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
 from ..models.weights import check_finite
 from ..settings.base import RLConfig
+from .experience import Experience
 
 
 class Rollouts:
@@ -34,10 +35,10 @@ class Rollouts:
         context: int | None = None,
     ):
         check_engine(engine)
-        if isinstance(engine, TorchEngine) and args.sync_every > 1:
+        if shares_weights(engine) and args.sync_every > 1:
             raise ValueError(
-                f"sync_every={args.sync_every} keeps older weights in a rollout server, but the torch engine decodes "
-                "with the trainer's own, which are never old. Leave sync_every at 1."
+                f"sync_every={args.sync_every} keeps older weights in a rollout server, but {type(engine).__name__} "
+                "decodes with the trainer's own weights, which are never old. Leave sync_every at 1."
             )
         self.engine, self._args = engine, args
         self._vocab_size, self.eos_token_ids, self._context = vocab_size, eos_token_ids, context
@@ -59,31 +60,27 @@ class Rollouts:
         """The next completions come from the newest weights, and those after them from the same."""
         self._weights_are_due = True
 
-    def draw(
-        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
-    ) -> list[Rollout]:
-        """Returns `num_generations` completions for each prompt; every process calls it.
+    def draw(self, policy: PreTrainedModel, experience: Experience) -> list[Rollout]:
+        """Returns the completions of an experience, prompt-major; every process calls it.
 
         Raises:
             ValueError: If prompts and completions exceed the model's context, or the engine returned what cannot be
                 trained on.
             NotFiniteError: If no engine could, since the policy's weights are not finite.
         """
-        self._check_context(prompt_ids)
+        self._check_context(experience.prompt_ids)
         try:
-            return self._draw(policy, prompt_ids, num_generations, seed, step)
+            return self._draw(policy, experience)
         except Exception as error:
-            check_finite(policy, step + 1, self._args.output_dir, error)
+            check_finite(policy, experience.step + 1, self._args.output_dir, error)
             raise
 
-    def _draw(
-        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
-    ) -> list[Rollout]:
-        if self._weights_are_due or isinstance(self.engine, TorchEngine):
-            self.engine.sync_weights(policy, step)
+    def _draw(self, policy: PreTrainedModel, experience: Experience) -> list[Rollout]:
+        if self._weights_are_due or shares_weights(self.engine):
+            self.engine.sync_weights(policy, experience.step)
             self._weights_are_due = False
-        args = self._args
-        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, seed)
+        args, prompt_ids, num_generations = self._args, experience.prompt_ids, experience.num_generations
+        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, experience.seed)
         rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
         expected = len(prompt_ids) * num_generations
         check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length)

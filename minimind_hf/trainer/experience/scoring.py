@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From completions to rewards."""
+"""Checks between reward functions and a trainer: the columns that they need, and sums that are finite."""
 
 import torch
 from torch import Tensor

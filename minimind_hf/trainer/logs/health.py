@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
-from ...health.monitor import HealthMessage, HealthMonitor, read_health
-from ...health.rules import NOT_FINITE
+from ...health.monitor import HealthMessage, HealthMonitor, message_of, read_health
+from ...health.rules import NOT_FINITE, RULES
 from ...reports.record import HEALTH_FILE, write_lines
+from ..models.weights import NotFiniteError
 
 logger = logging.get_logger(__name__)
 
@@ -53,6 +55,21 @@ class HealthCallback(TrainerCallback):
             self._write()
             logger.warning("%s", message)
 
+    def stop(self, found: str, state: TrainerState) -> None:
+        """Reports what is not finite, and ends the run.
+
+        Args:
+            found (`str`): What and where.
+            state (`TrainerState`): Before the update.
+
+        Raises:
+            NotFiniteError: In every process.
+        """
+        rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
+        message = message_of(rule, state.global_step + 1, f"{found}; {_what_remains(self.path.parent)}")
+        self.report(message, state.is_world_process_zero)
+        raise NotFiniteError(str(message))
+
     def _write(self) -> None:
         if self.messages or self.path.exists():  # the report reads the whole text
             write_lines(self.path, [{**asdict(message), "message": message.text} for message in self.messages])
@@ -60,3 +77,11 @@ class HealthCallback(TrainerCallback):
 
 def _is_of_training(log: Mapping[str, float]) -> bool:
     return "loss" in log
+
+
+def _what_remains(output_dir: Path) -> str:
+    """Says from where a stopped run can be resumed."""
+    checkpoint = get_last_checkpoint(str(output_dir))
+    if checkpoint is None:
+        return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
+    return f"the update was not made; the last good checkpoint is {checkpoint}"

@@ -20,6 +20,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from ...forward.introspection import unwrap
 from ...forward.layouts import score_completions
 from ...forward.logprobs import TokenScores
+from ...forward.token_batch import TokenBatch
 from ...forward.values import choose_values_layout, completion_values
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, activate, adapters_off, belongs_to, recompute_contexts
 from .critic import is_shared, load_critic_adapter, part_of, save_critic_adapter
@@ -65,7 +66,7 @@ class ActorCritic(nn.Module):
 
     def forward(
         self,
-        batch: dict[str, Tensor],
+        batch: TokenBatch,
         temperature: float = 1.0,
         with_scores: bool = True,
         with_values: bool = True,
@@ -75,8 +76,7 @@ class ActorCritic(nn.Module):
         """Scores completions by the policy, the critic or both.
 
         Args:
-            batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask`,
-                `group_ids`; more is left alone.
+            batch ([`TokenBatch`]): N completions and their prompts.
             temperature (`float`): The sampling temperature that the completions were drawn at.
             with_scores (`bool`), with_values (`bool`): What to compute.
             with_entropy (`bool`), with_aux_loss (`bool`): What else the scores hold.
@@ -93,7 +93,7 @@ class ActorCritic(nn.Module):
             )
         return output
 
-    def _values(self, batch: dict[str, Tensor]) -> Tensor:
+    def _values(self, batch: TokenBatch) -> Tensor:
         lean = self.saves_memory and self.training and torch.is_grad_enabled() and not self.is_gradient_checkpointing
         if not lean:
             return completion_values(self.critic, batch, self.values_layout)

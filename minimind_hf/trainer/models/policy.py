@@ -8,14 +8,20 @@ from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path, disable_dropout_in_model
 
 from ...forward.introspection import context_length, forward_arguments, unwrap
+from ...forward.layouts import choose_layout
+from ...forward.lean import use_lean_norms, use_onednn
 from ...paths import check_loadable
+from ..distributed.sharding import whole_weights
 from ..settings.base import RLConfig
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
 from .reference import REFERENCE_ADAPTER
+
+logger = logging.get_logger(__name__)
 
 
 def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftConfig | None) -> PreTrainedModel:
@@ -164,3 +170,30 @@ def router_loss_coefficient(model: nn.Module, args: RLConfig) -> float:
             )
         return args.router_aux_loss_coef
     return getattr(config, "router_aux_loss_coef", 0.0) if has_router else 0.0
+
+
+def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool) -> str:
+    """Gives the policy the fast paths that it can have, and returns the layout to score completions in.
+
+    Args:
+        policy: With its adapters, not yet wrapped for training.
+        args ([`RLConfig`]): `forward_layout`, the layout that is wanted.
+        with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
+    """
+    use_lean_modules(policy, args)
+    with whole_weights(policy):
+        layout, reason = choose_layout(args.forward_layout, policy, with_aux_loss)
+    if reason is not None:
+        logger.warning(
+            "%s is trained in the padded layout, which is slower, not in shared_prompt: %s.",
+            type(unwrap(policy)).__name__,
+            reason,
+        )
+    return layout
+
+
+def use_lean_modules(model: nn.Module, args: RLConfig) -> None:
+    """On a CPU, computes the linear layers and norms of a model in less time and memory."""
+    if args.device.type == "cpu" and not args.torch_compile:
+        use_onednn(model)
+        use_lean_norms(model)

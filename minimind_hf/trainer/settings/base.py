@@ -43,6 +43,20 @@ def _share(name: str, value: float) -> None:
         raise ValueError(f"{name} is a probability and must lie in [0, 1], got {value}.")
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """How an algorithm is presented.
+
+    Args:
+        label (`str`): Its name.
+        paper (`str`, *optional*), arxiv (`str`, *optional*): Title and arXiv number of its source.
+    """
+
+    label: str
+    paper: str | None = None
+    arxiv: str | None = None
+
+
 @dataclass
 class RLConfig(TrainingArguments):
     """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
@@ -158,6 +172,11 @@ class RLConfig(TrainingArguments):
         "The mathematics stay the same; give it a large per_device_train_batch_size. Unset: no split; but GRPO on one "
         "CPU process computes a group at a time where several exceed 1024 tokens, which costs no time there.",
     )
+
+    loss_aggregation: str = _field(
+        "sequence", "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length."
+    )
+    mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
 
     # Rewards
     reward_weights: list[float] | None = _field(None, "One weight per reward function. Unset: all 1.")
@@ -365,6 +384,11 @@ class RLConfig(TrainingArguments):
             )
 
     @property
+    def algorithm(self) -> Algorithm:
+        """What the model card and reports call the algorithm; by default the name of the class of settings."""
+        return Algorithm(type(self).__name__.removesuffix("Config"))
+
+    @property
     def completions_per_rollout(self) -> int:
         """Completions that one process draws at a time."""
         return self.per_device_train_batch_size * self.steps_per_generation
@@ -376,8 +400,8 @@ class RLConfig(TrainingArguments):
 
     @property
     def micro_batches_per_rollout(self) -> int:
-        """Micro-batches that one process trains on between two rollouts, all passes together."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how often it trains on a rollout.")
+        """Micro-batches that one process trains on between two rollouts, all passes together; by default one pass."""
+        return self.steps_per_generation
 
 
 SECRET = "token"

@@ -2,26 +2,25 @@
 """Settings of GRPOTrainer: trl's names with trl's meaning, except where a default is MiniMind's."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from torch import Tensor
 from transformers.utils import logging
 
 from ...algorithms import (
     IMPORTANCE_SAMPLING_LEVELS,
     LOSS_AGGREGATIONS,
-    LOSS_TYPES,
     MULTI_OBJECTIVE_AGGREGATIONS,
     SCALE_REWARDS,
-    resolve_epsilon_high,
+    LossSettings,
+    Objective,
     resolve_loss_type,
 )
-from .base import RLConfig, _at_least, _choice, _field, _share
+from .algorithms import advantage_of, objective_of
+from .base import Algorithm, RLConfig, _at_least, _choice, _field, _share
 from .generation_kwargs import resolve_generation_kwargs
 from .trl_fields import UnsupportedTrlFields
 
 logger = logging.get_logger(__name__)
-
-_LOSSES_OF_TRL_ALONE = ("sapo", "luspo", "vespo")
 
 
 @dataclass
@@ -41,7 +40,7 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
     loss_type: str = _field(
         "cispo",
         "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective); 'dr_grpo', 'dapo' and 'bnpo' "
-        "are grpo with another loss_aggregation.",
+        "are grpo with another loss_aggregation. Or the import path of your own, 'file.py:function'.",
     )
     epsilon: float = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
     epsilon_high: float | None = _field(
@@ -62,14 +61,21 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length; "
         "'local_token': over the tokens of each micro-batch. Unset: that of the loss_type, 'sequence' for cispo.",
     )
-    mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
     top_entropy_quantile: float = _field(
         1.0, "Share of the tokens, those of highest entropy in a micro-batch, that the policy's term sees."
     )
     entropy_coef: float = _field(0.0, "Weight of the mean entropy of the tokens, which is added to the objective.")
 
     # Rewards
-    scale_rewards: str = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
+    advantage_estimator: str = _field(
+        "group",
+        "How completions of a prompt are compared. 'group': with their mean and std (GRPO); 'rloo': with the mean of "
+        "the others; 'reinforce_baseline': with their mean, whitened over the batch. Or the import path of your own, "
+        "'file.py:function'.",
+    )
+    scale_rewards: str | None = _field(
+        None, "Divide advantages by the std of the 'group', the 'batch', or 'none'. Unset: 'group'."
+    )
     multi_objective_aggregation: str = _field(
         "sum_then_normalize",
         "'sum_then_normalize': advantages of the weighted sum of the rewards; 'normalize_then_sum': each reward is "
@@ -95,26 +101,12 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         self._check_loss()
         self._check_token_choice()
         self._check_reference()
-        _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
-        _choice("multi_objective_aggregation", self.multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS)
-        if self.multi_objective_aggregation == "normalize_then_sum" and self.scale_rewards != "group":
-            raise ValueError(
-                f"multi_objective_aggregation='normalize_then_sum' always scales by group and then by batch, but "
-                f"scale_rewards is {self.scale_rewards!r}. Leave scale_rewards at 'group'."
-            )
+        self._check_advantages()
 
     def _check_loss(self) -> None:
-        if self.loss_type in _LOSSES_OF_TRL_ALONE:
-            raise ValueError(
-                f"loss_type={self.loss_type!r} is a loss of trl that is not supported here; use one of "
-                f"{', '.join(map(repr, LOSS_TYPES))}. Of these, 'cispo' bounds the weight of a token softly, as "
-                "'sapo' and 'vespo' do; 'grpo' with importance_sampling_level='sequence' is GSPO, which 'luspo' is "
-                "made from."
-            )
-        _choice("loss_type", self.loss_type, LOSS_TYPES)
         if self.loss_aggregation is not None:
             _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
-        objective, self.loss_aggregation = resolve_loss_type(self.loss_type, self.loss_aggregation)
+        objective, self.loss_aggregation = resolve_loss_type(self.objective, self.loss_aggregation)
         _choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
         _at_least("num_iterations", self.num_iterations, 1)
         _at_least("beta", self.beta, 0)
@@ -128,25 +120,52 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
                 "of log-probabilities, such as 0.5; unset, no completion is dropped."
             )
 
-    def _check_clips(self, objective: str) -> None:
-        if objective == "cispo" and self.upper_clip < 1:
+    def _check_clips(self, objective: Objective) -> None:
+        if objective.caps_ratio and self.upper_clip < 1:
             logger.warning(
-                "epsilon_high=%s is below 1: for cispo it is the largest importance weight itself, so even tokens "
+                "epsilon_high=%s is below 1: for %s it is the largest importance weight itself, so even tokens "
                 "whose probability has not changed (ratio 1) are scaled down. 5.0 is the default; 0.28 and the like "
                 "are distances from 1 for loss_type='grpo'.",
                 self.epsilon_high,
+                self.loss_type,
             )
         if self.delta is None:
             return
-        if objective == "cispo":
+        if not objective.takes_delta:
             raise ValueError(
-                f"delta={self.delta} bounds the ratio of the grpo objective; cispo's is bounded by epsilon_high "
-                f"({self.upper_clip}). Leave delta unset, or set loss_type='grpo'."
+                f"delta={self.delta} bounds the ratio of the grpo objective, and loss_type={self.loss_type!r} has "
+                "none that it could bound. Leave delta unset, or set loss_type='grpo'."
             )
         if not self.delta > 1 + self.upper_clip:
             raise ValueError(
                 f"delta={self.delta} must be above 1 + epsilon_high = {1 + self.upper_clip}: below that it would undo "
                 "the upper clip."
+            )
+
+    def _check_advantages(self) -> None:
+        """Settles `scale_rewards`, whose default is that of the estimator."""
+        scales = advantage_of(self.advantage_estimator).scales
+        if self.scale_rewards is None:
+            self.scale_rewards = scales[0] if scales else "none"
+        _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
+        if self.scale_rewards not in (scales or ("none",)):
+            raise ValueError(
+                f"scale_rewards={self.scale_rewards!r} scales the advantages of advantage_estimator='group', but "
+                f"advantage_estimator is {self.advantage_estimator!r}, which settles its scale itself. Leave "
+                "scale_rewards unset."
+            )
+        _choice("multi_objective_aggregation", self.multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS)
+        if self.multi_objective_aggregation != "normalize_then_sum":
+            return
+        if self.scale_rewards != "group":
+            raise ValueError(
+                f"multi_objective_aggregation='normalize_then_sum' always scales by group and then by batch, but "
+                f"scale_rewards is {self.scale_rewards!r}. Leave scale_rewards at 'group'."
+            )
+        if self.advantage_estimator != "group":
+            raise ValueError(
+                "multi_objective_aggregation='normalize_then_sum' compares rewards in its own way, but "
+                f"advantage_estimator is {self.advantage_estimator!r}. Leave one of them at its default."
             )
 
     def _check_token_choice(self) -> None:
@@ -172,14 +191,30 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         return self.steps_per_generation * self.num_iterations
 
     @property
+    def algorithm(self) -> Algorithm:
+        objective, advantage = self.objective, advantage_of(self.advantage_estimator)
+        by_estimator = "" if self.advantage_estimator == "group" else f" with {advantage.label} advantages"
+        return Algorithm(objective.label + by_estimator, objective.paper, objective.arxiv)
+
+    @property
+    def objective(self) -> Objective:
+        """The row of the table of losses that `loss_type` names."""
+        return objective_of(self.loss_type)
+
+    @property
     def upper_clip(self) -> float:
         """`epsilon_high` with its default for this loss filled in."""
-        return resolve_epsilon_high(self.loss_type, self.epsilon, self.epsilon_high)
+        return self.loss_settings().upper_clip
 
-    def loss_settings(self) -> dict[str, Any]:
+    def estimate_advantages(self, rewards: Tensor, num_generations: int) -> Tensor:
+        """The advantages of completions, `(N,)`, by the estimator and scale of these settings."""
+        advantage = advantage_of(self.advantage_estimator)
+        scale = (self.scale_rewards,) if advantage.scales else ()
+        return advantage.estimate(rewards, num_generations, *scale)
+
+    def loss_settings(self) -> LossSettings:
         """What [`policy_loss`] takes from here."""
         names = (
-            "loss_type",
             "beta",
             "epsilon",
             "epsilon_high",
@@ -190,4 +225,4 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             "loss_aggregation",
             "max_completion_length",
         )
-        return {name: getattr(self, name) for name in names}
+        return LossSettings(self.objective, **{name: getattr(self, name) for name in names})

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from .base import RLConfig, _at_least, _choice, _field, _share
+from .base import Algorithm, RLConfig, _at_least, _choice, _field, _share
 
 PPO_AGGREGATIONS = ("token", "sequence", "constant")
 
@@ -71,6 +71,10 @@ class PPOConfig(RLConfig):
                 f"number of optimizer steps of {per_step} (mini_batch_size {self.mini_batch_size} x "
                 f"gradient_accumulation_steps {self.gradient_accumulation_steps}). Make it a multiple of {per_step}."
             )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return Algorithm("PPO", "Proximal Policy Optimization Algorithms", "1707.06347")
 
     @property
     def micro_batches_per_rollout(self) -> int:

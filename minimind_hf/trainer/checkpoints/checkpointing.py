@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Trainer that resumes exactly: what is in its checkpoints comes back, unused rollouts included.
+
+A run has its output folder to itself, and is saved before it ends because its rollout server is gone.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+
+from ...rollout import ServerGoneError
+from ..experience.micro_batch import MicroBatch
+from ..models.optimization import is_stateless, load_schedule
+from .atomic import clear_staging
+from .resharding import is_of_other_processes, load_resharded
+from .resuming import checkpoint_to_resume, warn_of_earlier_run
+from .run_folder import ending_in_order, held_by_this_run
+from .saving import SavingTrainer
+from .state import load_rollout_state, save_rollout_state
+
+
+class CheckpointingTrainer(SavingTrainer):
+    """Keeps what is still to be trained on in its checkpoints, and continues a run where a checkpoint was made.
+
+    Attributes:
+        buffer (`deque[MicroBatch]`): Micro-batches of the current rollout that are still to be trained on.
+        rollouts_made (`int`): Rollouts so far, which seeds of sampling are made from.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.buffer: deque[MicroBatch] = deque()
+        self.rollouts_made = 0
+        self._checkpoint_to_resume: str | None = None  # whose random states are still to be restored
+        super().__init__(*args, **kwargs)
+
+    @abstractmethod
+    def recording(self) -> AbstractContextManager:
+        """Surrounds a run: writes what it leaves for people to read, however it ends."""
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As in transformers. A rollout server that is gone for good ends the run, with a checkpoint."""
+        with (
+            held_by_this_run(self.args.output_dir, self.accelerator),
+            ending_in_order(self.is_world_process_zero()),
+            self.recording(),
+            self._rescued(),
+        ):
+            checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args, self.policy, self.accelerator)
+            return super().train(checkpoint, *args, **kwargs)
+
+    @contextmanager
+    def _rescued(self) -> Iterator[None]:
+        """Saves a checkpoint of the last finished step before a rollout server that is gone ends the run."""
+        try:
+            yield
+        except ServerGoneError as error:
+            raise ServerGoneError(f"{error} {self._save_before_the_end()}") from error
+
+    def _save_before_the_end(self) -> str:
+        """Every process calls it. Returns what to do next."""
+        step = self.state.global_step
+        if step == 0:
+            return "No step was done yet, so nothing was saved."
+        self._save_checkpoint(self.model, trial=None)
+        self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        if self.args.save_only_model:
+            return f"The model was saved to {folder}; with save_only_model the run cannot be resumed from it."
+        return f"A checkpoint was saved: start the server and continue with --resume_from_checkpoint {folder}."
+
+    # Saving
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Saves, with the random states, what of the experience is still to be trained on."""
+        super()._save_rng_state(output_dir)
+        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer)
+
+    # Resuming
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None
+    ) -> tuple[nn.Module, DataLoader]:
+        if self.args.should_save:
+            clear_staging(self.args.output_dir)
+        if resume_from_checkpoint is None and self.is_world_process_zero():
+            warn_of_earlier_run(self.args.output_dir)
+        if not self._is_resharded(resume_from_checkpoint):
+            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        load_resharded(self.deepspeed, resume_from_checkpoint, self.args.output_dir, self.accelerator)
+        self._load_optimizer_and_scheduler(resume_from_checkpoint)
+        self._load_scaler(resume_from_checkpoint)
+        return prepared
+
+    def _is_resharded(self, checkpoint: str | None) -> bool:
+        if checkpoint is None or not self.is_deepspeed_enabled:
+            return False
+        return is_of_other_processes(checkpoint, self.accelerator)
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if self._is_resharded(best):
+            load_resharded(self.deepspeed, best, self.args.output_dir, self.accelerator)
+        else:
+            super()._load_best_model()
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None and self.is_fsdp_enabled and is_stateless(self.optimizer):
+            load_schedule(self.optimizer, self.lr_scheduler, checkpoint)  # torch does not load an empty sharded state
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        self.buffer.clear()
+        self.rollouts_made = 0
+        if checkpoint is not None:
+            self._checkpoint_to_resume = checkpoint
+            self.rollouts_made, micro_batches = load_rollout_state(checkpoint, self.args)
+            self.buffer.extend(micro_batches)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # The Trainer looks for the end after a step only: resumed at its last step it would train one more.
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+
+    def restore_random_states(self) -> None:
+        """After a resume, before the first rollout; the Trainer would restore them after it."""
+        if self._checkpoint_to_resume is not None:
+            self._load_rng_state(self._checkpoint_to_resume)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restores the random states once, before the first rollout after a resume."""
+        if checkpoint is None or self._checkpoint_to_resume is not None:
+            super()._load_rng_state(checkpoint)
+            self._checkpoint_to_resume = None

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four steps of a rollout and its update, each a method that an algorithm fills in or replaces.
+
+    prompts -> 1 rollout -> 2 score -> 3 advantages -> 4 update -> next prompts
+
+Steps 1 and 2 are the same for all algorithms, in training and in evaluation. Step 3 and the loss of step 4 are the
+algorithm's own. docs/extending.md makes one in a dozen lines.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..algorithms import loss_denominator, total_rewards
+from ..forward.layouts import score_completions
+from ..forward.logprobs import TokenScores
+from ..rewards import RewardScorer
+from ..rewards.judging import judge, readable_completions
+from .checkpoints.checkpointing import CheckpointingTrainer
+from .distributed.agreement import failing_together
+from .experience.experience import Experience, split_experience
+from .experience.measures import measure_experience
+from .experience.micro_batch import MicroBatch
+from .experience.mismatch import correct_rollout, measure_staleness
+from .experience.parts import score_in_parts, split_by_tokens
+from .experience.rollouts import Rollouts
+from .experience.scoring import check_totals
+from .logs.reward_notes import RewardNotes
+from .metrics import Metrics
+from .models.reference import Reference
+from .settings.base import RLConfig
+
+
+class FourSteps(CheckpointingTrainer):
+    """What an algorithm does with prompts; [`RLTrainer`] makes the parts and runs the loop.
+
+    Attributes:
+        args ([`RLConfig`]): Settings.
+        scorer ([`RewardScorer`]): The reward functions.
+        reference ([`Reference`], *optional*): The frozen policy of the start, where there is a KL penalty.
+        layout (`str`): In which completions are scored.
+        metrics ([`Metrics`]): What training measures between two logs.
+        router_loss_coefficient (`float`): Weight of a mixture of experts' balancing loss; 0 for others.
+    """
+
+    args: RLConfig
+    scorer: RewardScorer
+    reference: Reference | None
+    layout: str
+    metrics: Metrics
+    router_loss_coefficient: float
+    _rollouts: Rollouts
+    _nothing_to_learn = False
+
+    @property
+    def policy(self) -> PreTrainedModel:
+        """The model that is trained and saved, without what wraps it."""
+        return self.policy_of(self.accelerator.unwrap_model(self.model))
+
+    # The steps
+
+    def rollout(self, experience: Experience) -> None:
+        """Step 1: fills in `experience.rollouts`, by the policy as it is now."""
+        with (
+            experience.metrics.phase("rollout"),
+            self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
+            failing_together(self.accelerator, "the rollout"),
+        ):
+            experience.rollouts = self._rollouts.draw(policy, experience)
+        counted = experience.counted.rollouts
+        experience.metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in counted))
+        measure_staleness(counted, experience.step, experience.metrics)
+
+    def score(self, experience: Experience) -> None:
+        """Step 2: fills in `experience.completions`, `signals` and `rewards`, by the reward functions."""
+        metrics, counted = experience.metrics, experience.counted
+        ids = [rollout.completion_ids for rollout in counted.rollouts]
+        notes = RewardNotes(len(ids), metrics, self.scorer.names)
+        with metrics.phase("scoring"), failing_together(self.accelerator, "scoring"):
+            experience.completions = readable_completions(counted.prompts, ids, self.processing_class)
+            experience.signals = self._signals(counted.prompts, experience.completions, ids, notes)
+            weights = self.scorer.weights.to(experience.signals)
+            experience.rewards = total_rewards(experience.signals, weights, experience.num_generations)
+            squared = self.takes_rewards_unscaled
+            check_totals(experience.rewards, experience.signals, self.scorer, squared)
+        experience.notes = notes.columns
+        experience.fill_up()
+
+    def _signals(self, prompts: list[dict], completions: list, ids: list[list[int]], notes: RewardNotes) -> Tensor:
+        if not prompts:
+            return torch.empty(0, len(self.scorer.names), device=self.accelerator.device)
+        further = {"trainer_state": self.state, "log_metric": notes.log_metric, "log_extra": notes.log_extra}
+        return judge(self.scorer, prompts, completions, ids, **further).to(self.accelerator.device)
+
+    @abstractmethod
+    def add_advantages(self, experience: Experience) -> None:
+        """Step 3: fills in `experience.advantages`, `(N,)`, from its rewards."""
+
+    def training_batches(self, experience: Experience) -> list[MicroBatch]:
+        """Step 4, what the update takes: `args.micro_batches_per_rollout` micro-batches, all passes in order."""
+        return self.micro_batches(experience)
+
+    # More hooks of an algorithm
+
+    @staticmethod
+    def kl_weight(args: RLConfig) -> float:
+        """Weight of the KL penalty; at 0 no reference is kept."""
+        return 0.0
+
+    @property
+    def takes_rewards_unscaled(self) -> bool:
+        """Whether the loss grows with the rewards, which are compared with nothing that grows alike."""
+        return True
+
+    def trained_model(self, policy: PreTrainedModel, args: RLConfig) -> nn.Module:
+        """Returns what the optimizer sees: the policy, or a module that holds it (see [`~RLTrainer.policy_of`])."""
+        return policy
+
+    def policy_of(self, model: nn.Module) -> PreTrainedModel:
+        """Returns the policy in the unwrapped model."""
+        return model
+
+    def measure(self, experience: Experience) -> None:
+        """Adds the numbers of a rollout with advantages to its metrics."""
+        measure_experience(experience, self.scorer.names, self.processing_class)
+
+    def micro_batches(self, experience: Experience) -> list[MicroBatch]:
+        """Cuts an experience into the micro-batches of one pass, with all that the loss needs."""
+        args, size = self.args, self.args.per_device_train_batch_size
+        cut = split_experience(experience, size, args.mask_truncated_completions, self.accelerator.device)
+        correct_rollout(cut, self.model_wrapped, self.policy_logps, args, experience.metrics)
+        if self.reference is not None:
+            with experience.metrics.phase("reference"):
+                self._add_reference_logps(cut)
+        return cut
+
+    def loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
+        """What these micro-batches add to the divisor of the loss of the optimizer step."""
+        how, width = self.args.loss_aggregation, self.args.max_completion_length
+        counts = [loss_denominator(batch.loss_mask, how, width) for batch in micro_batches if len(batch)]
+        return sum(counts, start=torch.zeros((), dtype=torch.long, device=self.accelerator.device))
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
+        """The part of a micro-batch in the loss of the whole optimizer step."""
+
+    def parts(self, batch: MicroBatch) -> list[MicroBatch]:
+        """Cuts a micro-batch into what is computed at a time."""
+        budget = self.args.max_tokens_per_microbatch
+        parts = split_by_tokens(batch, budget)
+        if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            return parts
+        # Every pass is the work of all processes there, so they need equally many.
+        count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
+        return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
+
+    def skips_update(self) -> bool:
+        """Whether the update that is due leaves everything as it is; asked once per step, in all processes."""
+        return self._nothing_to_learn
+
+    def clip_in_engine(self) -> None:
+        """Clips where DeepSpeed updates within the backward pass; unless overridden, it clips by itself."""
+
+    # What hooks use
+
+    def sampling_seed(self, number: int) -> int:
+        """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process)."""
+        sequence = np.random.SeedSequence((self.args.seed, number, self.args.process_index))
+        return int(sequence.generate_state(1)[0])
+
+    def token_scores(self, model: nn.Module, batch: MicroBatch, **options: bool) -> TokenScores:
+        """Log-probabilities of a micro-batch by a causal LM; see [`score_completions`] for the options."""
+        return score_completions(model, batch, self.args.temperature, self.layout, **options)
+
+    def score_in_parts(self, batch: MicroBatch, score: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """Scores the tokens of a batch, as many at a time as the update computes."""
+        return score_in_parts(batch, self.parts, score)
+
+    def policy_logps(self, batch: MicroBatch) -> Tensor:
+        """Log-probabilities by the policy as it is trained, `(N, C)`."""
+        return self.score_in_parts(batch, lambda part: self.token_scores(self.model_wrapped, part).logps)
+
+    @torch.no_grad()
+    def _add_reference_logps(self, micro_batches: list[MicroBatch]) -> None:
+        with self.reference.scoring(self.model_wrapped, self.accelerator) as model:
+            for batch in micro_batches:
+                batch.ref_logps = self.score_in_parts(batch, lambda part: self.token_scores(model, part).logps)
+
+    def router_loss(self, aux_loss: Tensor, share: float, metrics: Metrics) -> Tensor:
+        """The balancing loss of a micro-batch (or its share of one), which weighs as one of all of the step."""
+        metrics.add_mean("aux_loss", aux_loss.detach(), 1)
+        parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        return self.router_loss_coefficient * aux_loss * share / parts
