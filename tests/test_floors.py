@@ -13,9 +13,10 @@ MOST_LINES = 350
 # `__init__` of a room with rooms inside shows what they hold, so it stands above them.
 FLOORS = (
     ("environment", "atomic", "paths", "import_paths", "tasks"),
-    ("algorithms", "health", "reports"),
-    ("forward", "models"),
-    ("data", "rewards"),
+    ("algorithms", "reports"),
+    ("forward", "models", "health"),
+    ("rewards",),
+    ("data",),
     ("rollout.engine", "rollout.errors", "rollout.exported_weights"),
     ("rollout.torch", "rollout.sglang"),
     ("rollout",),

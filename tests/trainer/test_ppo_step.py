@@ -8,6 +8,7 @@ import torch
 from ppo_tools import log_of, make_trainer
 from tiny import ScriptedEngine, collected, make_llama, make_policy, make_prompts, share_of_a
 
+from minimind_hf import PPOTrainer
 from minimind_hf.trainer.experience.micro_batch import mini_batch_rows
 from minimind_hf.trainer.models.actor_critic import ActorCritic
 
