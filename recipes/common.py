@@ -90,7 +90,7 @@ class Task:
 def parse_arguments(
     config_class: type[RLConfig], embedded_defaults: dict[str, Any], arguments: Sequence[str] | None = None
 ) -> tuple[ScriptArguments, RLConfig, ModelConfig]:
-    """Parses flags and the yaml file of `--config`; `embedded_defaults` hold for the embedded task unless they say otherwise."""
+    """Parses flags and the yaml file of `--config`; `embedded_defaults` are the defaults of the embedded task."""
     arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
     parser = TrlParser((ScriptArguments, config_class, ModelConfig))
     given = _given_names(parser, arguments)
