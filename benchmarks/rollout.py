@@ -103,9 +103,7 @@ def run_generate(model, prompts, lengths: list[int]) -> float:
 
 def check_lengths(found: list[int], expected: list[int]) -> None:
     if found != expected:
-        raise RuntimeError(
-            f"completions have lengths {found}, expected {expected}: the comparison would not be fair."
-        )
+        raise RuntimeError(f"completions have lengths {found}, expected {expected}: the comparison would not be fair.")
 
 
 def fastest(function, repeats: int = 20) -> float:

@@ -38,9 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return preference_ids(row, index, renderer, recipe.data.answer_only)
 
     model = recipe.load_model(AutoModelForSequenceClassification, num_labels=1)
-    model.config.pad_token_id = (
-        recipe.tokenizer.pad_token_id
-    )  # the reward is read at the last token before padding
+    model.config.pad_token_id = recipe.tokenizer.pad_token_id  # the reward is read at the last token before padding
     recipe.run(RewardTrainer, model, parse_preference, encode)
 
 
