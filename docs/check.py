@@ -4,7 +4,7 @@
     python docs/check.py                  # all of them
     python docs/check.py --list           # what would be run, and what not and why
     python docs/check.py README.md        # one page
-    python docs/check.py --folder /tmp/scratch --start README.md:100   # goes on where it failed
+    python docs/check.py --folder /tmp/scratch --start README.md:100   # continues where it failed
 
 A command stands in a fenced block marked `bash`. Blocks are run in the order of the pages, each by one shell that
 stops at the first failure, in a copy of the repository. A block that was run before is not run again: README_zh.md

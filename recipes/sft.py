@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Supervised training of a causal LM on MiniMind's data by trl's SFTTrainer: pretraining and instruction tuning.
+"""Supervised training of a causal LM on MiniMind's data with trl's SFTTrainer: pretraining and instruction tuning.
 
     python recipes/sft.py --model_name_or_path FOLDER --dataset_name pretrain.jsonl --output_dir outputs/pretrained
     python recipes/sft.py --model_name_or_path outputs/pretrained --dataset_name sft.jsonl --output_dir outputs/sft
 
-Rows with `text` are learned as a whole. Of rows with `conversations` (or `messages`) every assistant turn is learned,
-thoughts (`reasoning_content`, or <think> in the content) and `tool_calls` included; the system message may bring
-`tools`. Any setting of trl's SFTConfig may be given by its flag or in the yaml file of --config.
+Rows with `text` are learned as a whole. In rows with `conversations` (or `messages`) every assistant turn is learned,
+including thoughts (`reasoning_content`, or <think> in the content) and `tool_calls`; the system message may contain
+`tools`. Every setting of trl's SFTConfig works as a flag or in the yaml file of --config.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from minimind_hf.data.supervised import ConversationRenderer, check_example, enc
 
 @dataclass
 class SFTArguments(DataArguments):
-    """What to train on."""
+    """The data to train on."""
 
     system_prompt_ratio: float = field(
         default=0.0, metadata={"help": "Share of the conversations without a system prompt that get one at random."}
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = Recipe("sft", SFTConfig, arguments, SFTArguments)
     ratio, seed = recipe.data.system_prompt_ratio, recipe.args.seed
     if not 0 <= ratio <= 1:
-        raise ValueError(f"--system_prompt_ratio is {ratio}; it is a share, between 0 and 1.")
+        raise ValueError(f"--system_prompt_ratio is {ratio}; it is a share and must be between 0 and 1.")
     renderer = ConversationRenderer(recipe.tokenizer)
 
     def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def test_preferences_train_a_reward_model_that_the_rewards_can_load(world, tmp_p
 def test_data_of_the_wrong_kind_is_named_before_training(world, tmp_path):
     with pytest.raises(PromptError, match=r"pretrain\.jsonl, line 1: `chosen` is missing"):
         train(dpo, world, "new", "pretrain", tmp_path / "out")
-    with pytest.raises(PromptError, match="'test' was asked for. It is what --eval_strategy .* --eval_dataset_name"):
+    with pytest.raises(PromptError, match="'test' was asked for. --eval_strategy .* --eval_dataset_name"):
         train(sft, world, "new", "sft", tmp_path / "out", "--eval_strategy", "steps")
     with pytest.raises(ValueError, match="--system_prompt_ratio is 7.0; it is a share"):
         train(sft, world, "new", "sft", tmp_path / "out", "--system_prompt_ratio", "7")
@@ -172,7 +172,7 @@ def test_refused_before_anything_is_loaded(recipe, given, message):
         (".", [], "is not empty; .*--overwrite"),
         ("new", ["--config", "foo=1"], "Unknown config key.* foo"),
         ("new", ["--config", "vocab_size=5"], "vocab_size: it follows from the tokenizer"),
-        ("new", [], "bad.jsonl, line 2: no JSON"),
+        ("new", [], "bad.jsonl, line 2 is not valid JSON"),
         ("new", ["--corpus", "empty.jsonl"], "the file is empty"),
         ("new", ["--corpus", "none.jsonl"], "there is no such file"),
         ("new", ["--corpus", "blank.jsonl"], "blank.jsonl: there is no text in it"),

@@ -93,7 +93,7 @@ def test_the_file_of_settings_in_either_spelling(tmp_path):
         (["--config=s.yaml", "--config", "s.yaml"], "seed: 1", "given 2 times"),
         (["--config=s.yaml"], "", "s.yaml is empty"),
         (["--config=s.yaml"], "- 1", "s.yaml holds a list"),
-        (["--config=s.yaml"], "a: [", "s.yaml: no yaml"),
+        (["--config=s.yaml"], "a: [", "s.yaml is not valid yaml"),
     ],
 )
 def test_files_of_settings_that_are_none(tmp_path, monkeypatch, flags, content, message):
@@ -193,7 +193,7 @@ def test_evaluation_data_that_are_missing(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
     args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
     script = ScriptArguments(dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["length"])
-    with pytest.raises(ValueError, match="'test' was asked for. It is what --eval_strategy .* --dataset_test_split"):
+    with pytest.raises(ValueError, match="'test' was asked for. --eval_strategy .* --dataset_test_split"):
         prepare_task(script, args, ModelConfig(model_name_or_path="folder"))
 
 
