@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .data import PromptDataset, load_prompts
     from .rewards import RewardModel, RewardScorer
     from .rollout import Rollout, RolloutEngine, SamplingParams, ServerGoneError, SGLangEngine, TorchEngine
-    from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
+    from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig, RLTrainer
 
 __version__ = "0.1.0"
 
@@ -30,6 +30,7 @@ _LAZY = {
     "PPOTrainer": ".trainer",
     "PromptDataset": ".data",
     "RLConfig": ".trainer",
+    "RLTrainer": ".trainer",
     "RewardModel": ".rewards",
     "RewardScorer": ".rewards",
     "Rollout": ".rollout",
@@ -53,6 +54,7 @@ __all__ = [
     "PPOTrainer",
     "PromptDataset",
     "RLConfig",
+    "RLTrainer",
     "RewardModel",
     "RewardScorer",
     "Rollout",

@@ -152,7 +152,7 @@ def rloo_advantages(rewards: Tensor, num_generations: int) -> Tensor:
     """
     centred, count = _centred(rewards, num_generations)
     # With the mean m of all n: r - (n * m - r) / (n - 1) = (r - m) * n / (n - 1).
-    return (centred * (count / (count - 1).clamp(min=1))).view(-1)
+    return (centred * count / (count - 1).clamp(min=1)).view(-1)
 
 
 def reinforce_baseline_advantages(rewards: Tensor, num_generations: int) -> Tensor:

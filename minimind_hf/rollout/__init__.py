@@ -3,6 +3,7 @@
 
 from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
 from .errors import RolloutServerError, ServerGoneError
+from .exported_weights import exported_config, exported_weights, write_weights
 from .sglang.engine import WEIGHT_SYNCS, SGLangEngine
 from .torch.engine import TorchEngine
 
@@ -17,5 +18,8 @@ __all__ = [
     "TorchEngine",
     "check_engine",
     "check_rollouts",
+    "exported_config",
+    "exported_weights",
     "shares_weights",
+    "write_weights",
 ]

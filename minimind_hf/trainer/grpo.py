@@ -120,12 +120,13 @@ class GRPOTrainer(RLTrainer):
     def add_advantages(self, experience: Experience) -> None:
         args, group_size = self.args, experience.num_generations
         if args.multi_objective_aggregation == "normalize_then_sum":
-            signals = self.accelerator.gather(experience.signals)
-            advantages = decoupled_advantages(signals, self.scorer.weights, group_size)
+            experience.advantages = self.over_all(
+                experience.signals, lambda signals: decoupled_advantages(signals, self.scorer.weights, group_size)
+            )
         else:
-            advantages = args.estimate_advantages(self.accelerator.gather(experience.rewards), group_size)
-        start = len(experience.rewards) * self.accelerator.process_index
-        experience.advantages = advantages[start : start + len(experience.rewards)]
+            experience.advantages = self.over_all(
+                experience.rewards, lambda rewards: args.estimate_advantages(rewards, group_size)
+            )
 
     def measure(self, experience: Experience) -> None:
         super().measure(experience)

@@ -31,7 +31,7 @@ from .experience.mismatch import correct_rollout, measure_mismatch
 from .metrics import Metrics, token_sum
 from .models.actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
 from .models.critic import load_critic
-from .models.optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
+from .models.optimization import CRITIC_GROUP, check_trains, clip_by_model, group_by_model, learning_rate_of
 from .models.policy import use_lean_modules
 from .models.weights import declare_float32
 from .settings.ppo import PPOConfig
@@ -266,23 +266,12 @@ class PPOTrainer(RLTrainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         is_given = self.optimizer is not None
         optimizer = super().create_optimizer(model)
+        policy, critic = self._actor_critic.parameters_by_model()
         if not is_given:
-            _, critic = self._actor_critic.parameters_by_model()
             group_by_model(optimizer, critic, self.args.critic_learning_rate)
         elif not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # which put others in the place of parameters
-            self._check_trains_both(optimizer)
+            check_trains(optimizer, policy=policy, critic=critic)
         return optimizer
-
-    def _check_trains_both(self, optimizer: torch.optim.Optimizer) -> None:
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for model, parameters in zip(("policy", "critic"), self._actor_critic.parameters_by_model(), strict=True):
-            left_out = sum(id(parameter) not in trained for parameter in parameters)
-            if left_out:
-                raise ValueError(
-                    f"The optimizer that was given lacks {left_out} of the {len(parameters)} trainable parameters of "
-                    f"the {model}. The critic is made by the trainer: set trainer.optimizer before train(), from "
-                    "trainer.model.parameters(), or choose one by optim and critic_learning_rate."
-                )
 
     @property
     def _actor_critic(self) -> ActorCritic:

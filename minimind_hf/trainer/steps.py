@@ -190,6 +190,17 @@ class FourSteps(CheckpointingTrainer):
             for batch in micro_batches:
                 batch.ref_logps = self.score_in_parts(batch, lambda part: self.token_scores(model, part).logps)
 
+    def over_all(self, values: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Computes on the values of all processes, in their order, and returns the part of this one.
+
+        Args:
+            values (`Tensor` of shape `(N, ...)`): Of this process; every process has as many.
+            compute (`Callable`): From values of all processes to as many results.
+        """
+        own = len(values)
+        start = own * self.accelerator.process_index
+        return compute(self.accelerator.gather(values))[start : start + own]
+
     def router_loss(self, aux_loss: Tensor, share: float, metrics: Metrics) -> Tensor:
         """The balancing loss of a micro-batch (or its share of one), which weighs as one of all of the step."""
         metrics.add_mean("aux_loss", aux_loss.detach(), 1)

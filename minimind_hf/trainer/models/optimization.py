@@ -33,6 +33,23 @@ def group_by_model(optimizer: torch.optim.Optimizer, critic: list[nn.Parameter],
     optimizer.param_groups[:] = groups["policy"] + groups[CRITIC_GROUP]
 
 
+def check_trains(optimizer: torch.optim.Optimizer, **models: list[nn.Parameter]) -> None:
+    """Refuses an optimizer that was given and lacks parameters of a model.
+
+    Raises:
+        ValueError: Naming the model, and where to take the parameters from.
+    """
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for model, parameters in models.items():
+        left_out = sum(id(parameter) not in trained for parameter in parameters)
+        if left_out:
+            raise ValueError(
+                f"The optimizer that was given lacks {left_out} of the {len(parameters)} trainable parameters of the "
+                f"{model}. The critic is made by the trainer: set trainer.optimizer before train(), from "
+                "trainer.model.parameters(), or choose one by optim and critic_learning_rate."
+            )
+
+
 def learning_rate_of(optimizer: torch.optim.Optimizer, model: str) -> float | None:
     """Returns the learning rate in force; `None` if the optimizer was not grouped here."""
     for group in optimizer.param_groups:
