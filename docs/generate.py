@@ -19,6 +19,7 @@ import trl
 from transformers import TrainingArguments
 
 from minimind_hf import GRPOConfig
+from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
 from minimind_hf.health.rules import RULES, Rule
 from minimind_hf.trainer.settings.trl_fields import UnsupportedTrlFields, what_instead
 
@@ -43,7 +44,7 @@ REMARKS = {
     "`eos_token_id`; others that change what is drawn are refused by name",
     "epsilon_high": "for cispo the cap itself, unset 5.0 (trl: `epsilon`)",
     "delta": "refused with cispo, and where it would undo the upper clip",
-    "scale_rewards": "population std (trl: sample std)",
+    "scale_rewards": "population std (trl: sample std); unset, that of the `advantage_estimator`",
     "multi_objective_aggregation": "population std (trl: sample std)",
     "loss_type": "`cispo`, `grpo`, `dr_grpo`, `dapo`, `bnpo`; `sapo`, `luspo`, `vespo` are refused. `cispo` averages "
     'over sequences; for trl\'s mean over tokens add `loss_aggregation="token"`',
@@ -135,7 +136,30 @@ def _section(rule: Rule) -> str:
     return f"### {rule.title}\n\n`{rule.name}`. Said when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
 
 
+def losses() -> str:
+    """The table of losses, from that of the code."""
+    rows = []
+    for name, objective in OBJECTIVES.items():
+        paper = f"[{objective.paper}](https://arxiv.org/abs/{objective.arxiv})"
+        aggregation = f"`{objective.aggregation}`" + (", fixed" if objective.fixed_aggregation else "")
+        upper = (
+            "the largest ratio itself; unset 5.0" if objective.caps_ratio else "its distance from 1; unset `epsilon`"
+        )
+        rows.append((f"`{name}`", objective.summary, aggregation, upper, paper))
+    return _table(("`loss_type`", "what it is", "`loss_aggregation`", "`epsilon_high`", "source"), rows)
+
+
+def estimators() -> str:
+    """The table of advantage estimators, from that of the code."""
+    rows = [
+        (f"`{name}`", row.summary, ", ".join(f"`{scale}`" for scale in row.scales) or "its own")
+        for name, row in ADVANTAGES.items()
+    ]
+    return _table(("`advantage_estimator`", "advantage of a completion", "`scale_rewards`"), rows)
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "algorithms.md": {"losses": losses, "estimators": estimators},
     "migrate-from-trl.md": {"trl-fields": trl_table},
     "troubleshooting.md": {"health-rules": health_rules},
 }
