@@ -2,8 +2,9 @@
 """Settings of GRPOTrainer: trl's names with trl's meaning, except where a default is MiniMind's."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import trl
 from transformers.utils import logging
 
 from ...algorithms import (
@@ -15,20 +16,27 @@ from ...algorithms import (
     resolve_epsilon_high,
     resolve_loss_type,
 )
-from .base import RLConfig, _at_least, _choice, _field, _share
+from ...bounds import Bounds, Count, NotNegative, Share
+from .base import RLConfig, _field
 from .generation_kwargs import resolve_generation_kwargs
-from .trl_fields import UnsupportedTrlFields
+from .trl_fields import refuse_unsupported, takes_fields_of
 
 logger = logging.get_logger(__name__)
 
 _LOSSES_OF_TRL_ALONE = ("sapo", "luspo", "vespo")
 
 
+def _choice(name: str, value: Any, choices: tuple) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
 @dataclass
-class GRPOConfig(UnsupportedTrlFields, RLConfig):
+@takes_fields_of(trl.GRPOConfig)
+class GRPOConfig(RLConfig):
     """Settings of [`GRPOTrainer`]. The batch sizes count completions, as in trl."""
 
-    _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs", "transformers_continuous_batching_config"]
+    _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs"]
 
     per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
     generation_kwargs: dict | str | None = _field(
@@ -36,15 +44,15 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
     )
 
     # Loss
-    beta: float = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
-    num_iterations: int = _field(1, "Passes over each rollout (mu in the GRPO paper).")
+    beta: NotNegative = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
+    num_iterations: Count = _field(1, "Passes over each rollout (mu in the GRPO paper).")
     loss_type: str = _field(
         "cispo",
         "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective); 'dr_grpo', 'dapo' and 'bnpo' "
         "are grpo with another loss_aggregation.",
     )
-    epsilon: float = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
-    epsilon_high: float | None = _field(
+    epsilon: NotNegative = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
+    epsilon_high: NotNegative | None = _field(
         None, "cispo: absolute cap of the ratio (unset: 5.0). grpo: upper clip 1 + epsilon_high (unset: epsilon)."
     )
     delta: float | None = _field(
@@ -54,7 +62,7 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         "token", "'token': a ratio for each token; 'sequence': one for each completion (GSPO)."
     )
     use_bias_correction_kl: bool = _field(False, "Multiply the KL penalty of a token by its ratio.")
-    off_policy_mask_threshold: float | None = _field(
+    off_policy_mask_threshold: Annotated[float | None, Bounds(above=0, remedy="Unset, it drops nothing.")] = _field(
         None, "Drop completions of negative advantage whose mean old - new log-probability is above this. Unset: none."
     )
     loss_aggregation: str | None = _field(
@@ -63,14 +71,14 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         "'local_token': over the tokens of each micro-batch. Unset: that of the loss_type, 'sequence' for cispo.",
     )
     mask_truncated_completions: bool = _field(False, "Leave completions that were cut out of the loss.")
-    top_entropy_quantile: float = _field(
+    top_entropy_quantile: Share = _field(
         1.0, "Share of the tokens, those of highest entropy in a micro-batch, that the policy's term sees."
     )
     entropy_coef: float = _field(0.0, "Weight of the mean entropy of the tokens, which is added to the objective.")
 
     # Rewards
     scale_rewards: str = _field("group", "Divide advantages by the std of the 'group', the 'batch', or 'none'.")
-    multi_objective_aggregation: str = _field(
+    multi_objective_aggregation: Annotated[str, Bounds(choices=MULTI_OBJECTIVE_AGGREGATIONS)] = _field(
         "sum_then_normalize",
         "'sum_then_normalize': advantages of the weighted sum of the rewards; 'normalize_then_sum': each reward is "
         "normalized in its group first (GDPO).",
@@ -78,14 +86,14 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
 
     # Reference
     sync_ref_model: bool = _field(False, "Let the reference follow the policy.")
-    ref_model_mixup_alpha: float = _field(0.6, "Share of the policy that the reference takes over at a time.")
-    ref_model_sync_steps: int = _field(512, "Steps between two times.")
+    ref_model_mixup_alpha: Share = _field(0.6, "Share of the policy's weights in each update of the reference.")
+    ref_model_sync_steps: Count = _field(512, "Steps between two such updates.")
 
     def __post_init__(self):
         if isinstance(self.scale_rewards, bool):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         resolve_generation_kwargs(self)
-        self._refuse_unsupported()  # before types are checked: whatever the value, the field has no effect
+        refuse_unsupported(self)  # before types are checked: whatever the value, the field has no effect
         super().__post_init__()
         if self.num_generations < 2:
             raise ValueError(
@@ -96,7 +104,6 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         self._check_token_choice()
         self._check_reference()
         _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
-        _choice("multi_objective_aggregation", self.multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS)
         if self.multi_objective_aggregation == "normalize_then_sum" and self.scale_rewards != "group":
             raise ValueError(
                 f"multi_objective_aggregation='normalize_then_sum' always scales by group and then by batch, but "
@@ -116,17 +123,7 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
         objective, self.loss_aggregation = resolve_loss_type(self.loss_type, self.loss_aggregation)
         _choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
-        _at_least("num_iterations", self.num_iterations, 1)
-        _at_least("beta", self.beta, 0)
-        _at_least("epsilon", self.epsilon, 0)
-        if self.epsilon_high is not None:
-            _at_least("epsilon_high", self.epsilon_high, 0)
         self._check_clips(objective)
-        if self.off_policy_mask_threshold is not None and not self.off_policy_mask_threshold > 0:
-            raise ValueError(
-                f"off_policy_mask_threshold must be above 0, got {self.off_policy_mask_threshold}. It is a difference "
-                "of log-probabilities, such as 0.5; unset, no completion is dropped."
-            )
 
     def _check_clips(self, objective: str) -> None:
         if objective == "cispo" and self.upper_clip < 1:
@@ -150,7 +147,6 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             )
 
     def _check_token_choice(self) -> None:
-        _share("top_entropy_quantile", self.top_entropy_quantile)
         if self.top_entropy_quantile < 1 and self.max_tokens_per_microbatch is not None:
             raise ValueError(
                 f"top_entropy_quantile={self.top_entropy_quantile} compares the tokens of a micro-batch over all "
@@ -159,8 +155,6 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             )
 
     def _check_reference(self) -> None:
-        _share("ref_model_mixup_alpha", self.ref_model_mixup_alpha)
-        _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
         if self.sync_ref_model and self.beta == 0:
             raise ValueError(
                 "sync_ref_model=True with beta=0.0: without a KL penalty there is no reference that could follow the "
