@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
-from typing import Any
+from typing import Annotated, Any
 
 import datasets
 import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
+from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
 from .data.thinking_note import say_how_many_think
 from .forward.introspection import eos_token_ids
@@ -26,11 +28,12 @@ from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
 
 CONFIDENCE = 0.95
+_THINKING_RATIO = 0.9
 
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How prompts are answered.
+    """How prompts are answered; each is a flag of `minimind-hf eval`.
 
     Args:
         samples (`int`): Completions per prompt.
@@ -41,19 +44,24 @@ class EvalSettings:
         batch_size (`int`): Prompts decoded at a time.
     """
 
-    samples: int = 1
-    temperature: float = 0.8
-    max_completion_length: int = 256
-    thinking_ratio: float = 0.9
-    seed: int = 0
-    batch_size: int = 64
+    samples: Count = HfArg(default=1, help="completions per prompt (default %(default)s)", metadata={"metavar": "N"})
+    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")] = HfArg(
+        default=0.8, help="0: always the likeliest token (default %(default)s)", metadata={"metavar": "T"}
+    )
+    max_completion_length: Count = HfArg(
+        default=256, help="cut completions here (default %(default)s)", metadata={"metavar": "N"}
+    )
+    thinking_ratio: Share = HfArg(
+        default=_THINKING_RATIO,
+        help="share of the prompts that think (default: as the models were trained, by their run.json; else "
+        f"{_THINKING_RATIO})",
+        metadata={"metavar": "P"},
+    )
+    seed: int = HfArg(default=0, help="of the sampling (default %(default)s)", metadata={"metavar": "N"})
+    batch_size: Count = HfArg(default=64, help="prompts at a time (default %(default)s)", metadata={"metavar": "N"})
 
     def __post_init__(self):
-        for name in ("samples", "max_completion_length", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it is 0 (the likeliest token) or above.")
+        check_settings(self)
 
 
 def thinking_ratio_of(models: Sequence[str]) -> float:

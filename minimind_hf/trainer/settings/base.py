@@ -6,20 +6,20 @@ construction, with cause, values and remedy: types and bounds where a setting is
 a method.
 """
 
-import functools
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from transformers import TrainingArguments
 
 from ...algorithms import ROLLOUT_CORRECTIONS
-from ...bounds import Bounds, Count, NotNegative, Positive, Share, check_settings, declared_types
+from ...bounds import Bounds, Count, NotNegative, Positive, Share
 from ...environment import only_cpu
 from ...forward.layouts import LAYOUTS
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
+from .checks import check_values
 from .engines import ReplaceDefault, check_engine_settings
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -36,58 +36,6 @@ _Engine = Annotated[
 _Temperature = Annotated[
     float, Bounds(above=0, remedy="Logits are divided by it; for nearly greedy rollouts use 0.1.")
 ]
-_OffAt0 = Annotated[float, Bounds(at_least=0, remedy="0 switches it off.")]
-_BOUNDS_OF_INHERITED = {
-    "learning_rate": _OffAt0,
-    "max_grad_norm": _OffAt0,
-    "weight_decay": _OffAt0,
-    "num_train_epochs": _OffAt0,
-    "per_device_train_batch_size": Count,
-    "gradient_accumulation_steps": Count,
-    "logging_steps": Annotated[
-        float,
-        Bounds(at_least=0, remedy="Below 1 it is a share of all steps; for no logs set logging_strategy='no'."),
-    ],
-}
-"""Of transformers' settings those whose values it would follow into a run that learns nothing, or fail on late."""
-
-_OTHER_DISTRIBUTION = (
-    "draws completions from another distribution than the one they are scored under, so ratio and KL would be wrong "
-    "from the first step. Sharpen the distribution with temperature instead."
-)
-_FIXED = {
-    "top_p": ((1.0,), _OTHER_DISTRIBUTION),
-    "top_k": ((0, None), _OTHER_DISTRIBUTION),
-    "min_p": ((None, 0), _OTHER_DISTRIBUTION),
-    "repetition_penalty": ((1.0,), _OTHER_DISTRIBUTION),
-    "remove_unused_columns": ((False, None), "would remove the columns that the reward functions need."),
-    "auto_find_batch_size": (
-        (False, None),
-        "would make batches smaller, which then no longer hold whole groups of num_generations completions. Lower "
-        "per_device_train_batch_size instead.",
-    ),
-    "label_smoothing_factor": (
-        (0.0, None),
-        "smooths the labels of supervised training; completions that the policy drew have none.",
-    ),
-    "neftune_noise_alpha": (
-        (None,),
-        "adds noise to the embeddings of the update alone, so completions would not be scored under the policy that "
-        "drew them.",
-    ),
-}
-"""Settings that allow only some values, the first of which an error names, and what any other would do."""
-
-
-@functools.cache
-def _types(config_class: type) -> dict[str, Any]:
-    """Types to check by field; transformers accepts `None` for numbers of its own, and checks its switches itself."""
-    inherited = {each.name for each in fields(TrainingArguments)}
-    types = {
-        name: declared | None if name in inherited else declared
-        for name, declared in declared_types(config_class).items()
-    }
-    return types | _BOUNDS_OF_INHERITED
 
 
 @dataclass
@@ -236,8 +184,7 @@ class RLConfig(TrainingArguments):
         # Unless told, transformers looks for GPUs: several processes then miss each other, and bf16 is refused.
         self.use_cpu = self.use_cpu or only_cpu()
         self._check_json()
-        check_settings(self, _types(type(self)))
-        self._check_fixed()
+        check_values(self)
         if self.output_dir == "":
             raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
@@ -266,12 +213,6 @@ class RLConfig(TrainingArguments):
                     json.loads(text)
                 except json.JSONDecodeError as error:
                     raise ValueError(f"{name} is not a valid JSON object ({error}): {text!r}.") from error
-
-    def _check_fixed(self) -> None:
-        for name, (allowed, reason) in _FIXED.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} {reason} Leave {name} at {allowed[0]!r}.")
 
     def _check_processes(self) -> None:
         if self.parallelism_config is not None and (
