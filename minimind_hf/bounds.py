@@ -79,7 +79,7 @@ def check_settings(settings: Any, types: Mapping[str, Any] | None = None) -> Non
             of_type = "" if value is None else f" of type {type(value).__name__}"
             raise ValueError(f"{name} must be {kind}, got {value!r}{of_type}.{remedy}")
         if not bounds.hold(value):
-            or_unset = " or None" if type(None) in kinds else ""
+            or_unset = ", or None" if type(None) in kinds else ""
             raise ValueError(f"{name} must be {bounds}{or_unset}, got {value!r}.{remedy}")
 
 
@@ -90,20 +90,19 @@ def declared_types(settings_class: type) -> dict[str, Any]:
     return {each.name: hints[each.name] for each in fields(settings_class)}
 
 
-@functools.cache
-def _read(declared: Any) -> tuple[frozenset[Any], Bounds]:
+def _read(declared: Any) -> tuple[set[Any], Bounds]:
     """The types that a value may be of, and its bounds."""
     if get_origin(declared) is Annotated:
-        inner, bounds = get_args(declared)
-        return _read(inner)[0], bounds
+        inner, *said = get_args(declared)
+        return _read(inner)[0], next((each for each in said if isinstance(each, Bounds)), Bounds())
     if get_origin(declared) not in (Union, UnionType):
-        return frozenset([declared]), Bounds()
+        return {declared}, Bounds()
     parts = [_read(part) for part in get_args(declared)]
     bounds = next((bounds for _, bounds in parts if bounds != Bounds()), Bounds())
-    return frozenset().union(*(kinds for kinds, _ in parts)), bounds
+    return set().union(*(kinds for kinds, _ in parts)), bounds
 
 
-def _missed_kind(value: Any, kinds: frozenset[Any]) -> str | None:
+def _missed_kind(value: Any, kinds: set[Any]) -> str | None:
     """What the value should be and is not; only numbers and switches are checked."""
     if kinds == {bool}:
         is_switch = isinstance(value, int | np.bool_) and value in (0, 1)
