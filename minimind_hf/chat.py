@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from rich.console import Console
 from rich.text import Text
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
-from transformers.hf_argparser import HfArg
 
 from .bounds import Bounds, Count, Positive, Share, check_settings
+from .flags import flag
 from .inference import Piece, ThoughtSplitter, opens_thought
 
 HELP = "/clear starts over, /think and /nothink switch thinking, /exit (or end of file) ends"
@@ -35,24 +35,12 @@ class AnswerSettings:
         ValueError: If one of them is out of its bounds.
     """
 
-    max_new_tokens: Count = HfArg(
-        default=512, help="cut answers here (default %(default)s)", metadata={"metavar": "N"}
-    )
-    temperature: _Temperature = HfArg(
-        default=0.8, help="0: always the likeliest token (default %(default)s)", metadata={"metavar": "T"}
-    )
-    top_p: _TopP = HfArg(default=1.0, help=f"nucleus sampling {_OFF}", metadata={"metavar": "P"})
-    top_k: Annotated[int, Bounds(at_least=0)] = HfArg(
-        default=0, help=f"the K likeliest tokens {_OFF}", metadata={"metavar": "K"}
-    )
-    min_p: Share = HfArg(
-        default=0.0,
-        help=f"only tokens this likely, relative to the likeliest {_OFF}",
-        metadata={"metavar": "P"},
-    )
-    repetition_penalty: Positive = HfArg(
-        default=1.0, help=f"above 1: less of the same {_OFF}", metadata={"metavar": "X"}
-    )
+    max_new_tokens: Count = flag(512, "cut answers here (default %(default)s)", metavar="N")
+    temperature: _Temperature = flag(0.8, "0: always the likeliest token (default %(default)s)", metavar="T")
+    top_p: _TopP = flag(1.0, f"nucleus sampling {_OFF}", metavar="P")
+    top_k: Annotated[int, Bounds(at_least=0)] = flag(0, f"the K likeliest tokens {_OFF}", metavar="K")
+    min_p: Share = flag(0.0, f"only tokens this likely, relative to the likeliest {_OFF}", metavar="P")
+    repetition_penalty: Positive = flag(1.0, f"above 1: less of the same {_OFF}", metavar="X")
 
     def __post_init__(self):
         check_settings(self)

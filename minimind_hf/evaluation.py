@@ -16,11 +16,11 @@ import datasets
 import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.hf_argparser import HfArg
 
 from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
 from .data.thinking_note import say_how_many_think
+from .flags import flag
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings
 from .rewards import RewardScorer
@@ -44,21 +44,19 @@ class EvalSettings:
         batch_size (`int`): Prompts decoded at a time.
     """
 
-    samples: Count = HfArg(default=1, help="completions per prompt (default %(default)s)", metadata={"metavar": "N"})
-    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")] = HfArg(
-        default=0.8, help="0: always the likeliest token (default %(default)s)", metadata={"metavar": "T"}
+    samples: Count = flag(1, "completions per prompt (default %(default)s)", metavar="N")
+    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")] = flag(
+        0.8, "0: always the likeliest token (default %(default)s)", metavar="T"
     )
-    max_completion_length: Count = HfArg(
-        default=256, help="cut completions here (default %(default)s)", metadata={"metavar": "N"}
-    )
-    thinking_ratio: Share = HfArg(
-        default=_THINKING_RATIO,
-        help="share of the prompts that think (default: as the models were trained, by their run.json; else "
+    max_completion_length: Count = flag(256, "cut completions here (default %(default)s)", metavar="N")
+    thinking_ratio: Share = flag(
+        _THINKING_RATIO,
+        "share of the prompts that think (default: as the models were trained, by their run.json; else "
         f"{_THINKING_RATIO})",
-        metadata={"metavar": "P"},
+        metavar="P",
     )
-    seed: int = HfArg(default=0, help="of the sampling (default %(default)s)", metadata={"metavar": "N"})
-    batch_size: Count = HfArg(default=64, help="prompts at a time (default %(default)s)", metadata={"metavar": "N"})
+    seed: int = flag(0, "of the sampling (default %(default)s)", metavar="N")
+    batch_size: Count = flag(64, "prompts at a time (default %(default)s)", metavar="N")
 
     def __post_init__(self):
         check_settings(self)

@@ -2,5 +2,5 @@
 """Subcommands of `minimind-hf`, one a module, which `cli.py` imports when it is called.
 
 Each has `main(arguments)`, which returns the exit status; an OSError or ValueError is the user's to read. Flags are
-fields of dataclasses, so that each has its default, help and bounds in one place; `flags.py` makes a parser of them.
+fields of dataclasses, each with its default, help and bounds, from which `flags.py` of the package makes a parser.
 """

@@ -5,27 +5,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from transformers.hf_argparser import HfArg
 from transformers.utils.logging import disable_progress_bar
 
 from ..chat import HELP, NO_SWITCH, AnswerSettings, Chat, ChatSettings, converse
+from ..flags import ModelFlags, Repeated, flag, make_parser, switch, taken
 from ..inference import load_for_inference
-from .flags import ModelFlags, Repeated, make_parser, switch, taken
 
 
 @dataclass
 class ChatFlags:
     """Flags of the command beside those of the model and its answers."""
 
-    prompt: list[str] | None = HfArg(
-        default=None,
-        help="say this and end; again for further turns",
-        metadata={"action": Repeated, "metavar": "TEXT"},
-    )
-    system: str | None = HfArg(default=None, help="system prompt", metadata={"metavar": "TEXT"})
+    prompt: list[str] | None = flag(None, "say this and end; again for further turns", action=Repeated, metavar="TEXT")
+    system: str | None = flag(None, "system prompt", metavar="TEXT")
     thinking: bool = switch("let the model think before it answers")
     hide_thinking: bool = switch("do not show what it thinks")
-    seed: int | None = HfArg(default=None, help="makes sampled answers repeatable", metadata={"metavar": "N"})
+    seed: int | None = flag(None, "makes sampled answers repeatable", metavar="N")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,31 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers.hf_argparser import HfArg
-from transformers.utils.logging import disable_progress_bar
-
-from ..models.convert import convert
-from .flags import make_parser, switch, taken
+from ..flags import flag, make_parser, switch, taken
 
 
 @dataclass
 class ConvertFlags:
     """Flags of the command, by the arguments of [`convert`]."""
 
-    to: str | None = HfArg(
-        default=None,
-        help="minimind, qwen3 or pth (default: by the destination's name)",
-        metadata={"metavar": "TARGET"},
+    to: str | None = flag(None, "minimind, qwen3 or pth (default: by the destination's name)", metavar="TARGET")
+    config: list[str] = flag(
+        list,
+        "config values that the tensors do not tell: a config.json and/or pairs such as num_experts_per_tok=2",
+        action="extend",
+        metavar="FILE|KEY=VALUE",
     )
-    config: list[str] = HfArg(
-        default_factory=list,
-        help="config values that the tensors do not tell: a config.json and/or pairs such as num_experts_per_tok=2",
-        metadata={"action": "extend", "metavar": "FILE|KEY=VALUE"},
-    )
-    tokenizer: Path | None = HfArg(default=None, help="copy the tokenizer of this folder", metadata={"metavar": "DIR"})
-    dtype: str | None = HfArg(
-        default=None, help="float32, float16 or bfloat16 (default: keep; .pth: float16)", metadata={"metavar": "DTYPE"}
-    )
+    tokenizer: Path | None = flag(None, "copy the tokenizer of this folder", metavar="DIR")
+    dtype: str | None = flag(None, "float32, float16 or bfloat16 (default: keep; .pth: float16)", metavar="DTYPE")
     overwrite: bool = switch("replace an existing destination")
 
 
@@ -45,6 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("destination", type=Path, help="the .pth file or folder to write")
     options = parser.parse_args(arguments)
     flags = taken(ConvertFlags, options)
+
+    from transformers.utils.logging import disable_progress_bar  # here, so that --help starts at once
+
+    from ..models.convert import convert
+
     disable_progress_bar()
     settings = vars(flags) | {"config": parse_config_values(flags.config)}
     print(f"wrote {convert(options.source, options.destination, **settings)}")

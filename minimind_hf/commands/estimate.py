@@ -3,64 +3,52 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from transformers import AutoConfig
-from transformers.hf_argparser import HfArg
 
 from ..bounds import Count, check_settings
 from ..estimate import ALGORITHMS, DTYPES, MODES, Setting, adapter_parameters, estimate, shape_of
+from ..flags import flag, make_parser, switch, taken
 from ..paths import adapter_settings, check_loadable, holds_adapters
 from ..trainer import GRPOConfig, PPOConfig, RLConfig
-from .flags import make_parser, switch, taken
 
 # Sizes that are those of the algorithm's config where a flag is left out
 _SIZES = {
     "grpo": (GRPOConfig, ("per_device_train_batch_size", "num_generations")),
     "ppo": (PPOConfig, ("per_device_train_batch_size", "num_generations", "mini_batch_size")),
 }
-
-
-def _count(default: int | None, help: str, metavar: str = "N") -> Any:
-    return HfArg(default=default, help=help, metadata={"metavar": metavar})
+_number = partial(flag, metavar="N")
 
 
 @dataclass
 class EstimateFlags:
     """Flags of the command; sizes have the names that they have in the configs."""
 
-    algorithm: str = HfArg(
-        default=Setting.algorithm, help="ppo has a critic (default %(default)s)", metadata={"choices": ALGORITHMS}
-    )
-    mode: str = HfArg(
-        default=Setting.mode,
-        help="what is divided among the processes (default %(default)s: nothing)",
-        metadata={"choices": MODES},
-    )
-    processes: Count = _count(Setting.processes, "how many train together (default %(default)s)")
-    dtype: str = HfArg(
-        default=Setting.dtype, help="of weights (default %(default)s)", metadata={"choices": tuple(DTYPES)}
-    )
-    lora_r: Count | None = _count(
+    algorithm: str = flag(Setting.algorithm, "ppo has a critic (default %(default)s)", choices=ALGORITHMS)
+    mode: str = flag(Setting.mode, "what is divided among the processes (default %(default)s: nothing)", choices=MODES)
+    processes: Count = _number(Setting.processes, "how many train together (default %(default)s)")
+    dtype: str = flag(Setting.dtype, "of weights (default %(default)s)", choices=tuple(DTYPES))
+    lora_r: Count | None = _number(
         None, "train adapters of this rank on all linear layers (default: no adapters)", metavar="R"
     )
     no_reference: bool = switch("without a KL penalty, so without a reference model")
-    per_device_train_batch_size: Count | None = _count(
+    per_device_train_batch_size: Count | None = _number(
         None,
         f"as in the config (default: {GRPOConfig.per_device_train_batch_size}; "
         f"ppo: {PPOConfig.per_device_train_batch_size})",
     )
-    steps_per_generation: Count = _count(1, "as in the config (default %(default)s)")
-    mini_batch_size: Count | None = _count(None, f"of ppo, as in the config (default: {PPOConfig.mini_batch_size})")
-    max_batch_rows: Count = _count(RLConfig.max_batch_rows, "completions decoded at a time (default %(default)s)")
-    num_generations: Count | None = _count(
+    steps_per_generation: Count = _number(1, "as in the config (default %(default)s)")
+    mini_batch_size: Count | None = _number(None, f"of ppo, as in the config (default: {PPOConfig.mini_batch_size})")
+    max_batch_rows: Count = _number(RLConfig.max_batch_rows, "completions decoded at a time (default %(default)s)")
+    num_generations: Count | None = _number(
         None, f"completions per prompt (default: {GRPOConfig.num_generations}; ppo: {PPOConfig.num_generations})"
     )
-    max_prompt_length: Count = _count(Setting.prompt, "tokens of a prompt (default %(default)s)")
-    max_completion_length: Count = _count(
+    max_prompt_length: Count = _number(Setting.prompt, "tokens of a prompt (default %(default)s)")
+    max_completion_length: Count = _number(
         RLConfig.max_completion_length, "tokens of a completion (default %(default)s)"
     )
-    max_tokens_per_microbatch: Count | None = _count(None, "computed at a time (default: as training chooses)")
+    max_tokens_per_microbatch: Count | None = _number(None, "computed at a time (default: as training chooses)")
     use_cpu: bool = switch("for a run on a CPU, which computes fewer tokens at a time")
     trust_remote_code: bool = switch("run code that comes with the model")
 

@@ -4,53 +4,38 @@
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from rich.console import Console
 from rich.progress import Progress
-from transformers.hf_argparser import HfArg
 from transformers.utils.logging import disable_progress_bar
 
 from ..data import load_prompts
 from ..data.conversations import NOT_PASSED_ON
 from ..evaluation import Answers, EvalSettings, ExactMatch, answer_prompts, as_table, summary, thinking_ratio_of
+from ..flags import ModelFlags, flag, make_parser, taken
 from ..inference import load_for_inference, usable_device
 from ..paths import check_loadable
 from ..rewards import RewardScorer
-from .flags import ModelFlags, make_parser, taken
 
 
 @dataclass
 class EvalFlags:
     """Flags of the command beside those of the models and their answers."""
 
-    dataset_name: str = HfArg(help="prompts, as for training", metadata={"metavar": "FILE|NAME"})
-    dataset_config: str | None = HfArg(
-        default=None, help="configuration of the data set", metadata={"metavar": "NAME"}
+    dataset_name: str = flag(MISSING, "prompts, as for training", metavar="FILE|NAME")
+    dataset_config: str | None = flag(None, "configuration of the data set", metavar="NAME")
+    split: str = flag("train", "split, e.g. 'test' or 'train[:200]' (default %(default)s)")
+    question_column: str | None = flag(None, "column of texts that become the user's turn", metavar="NAME")
+    reward_funcs: list[str] = flag(list, "as for training: names, paths, reward models", metavar="REWARD")
+    reward_weights: list[float] | None = flag(None, "one weight per reward (default: 1)", metavar="W")
+    exact_match: str | None = flag(
+        None, "1 if the answer is the column's value", nargs="?", const="answer", metavar="COLUMN"
     )
-    split: str = HfArg(default="train", help="split, e.g. 'test' or 'train[:200]' (default %(default)s)")
-    question_column: str | None = HfArg(
-        default=None, help="column of texts that become the user's turn", metadata={"metavar": "NAME"}
-    )
-    reward_funcs: list[str] = HfArg(
-        default_factory=list,
-        help="as for training: names, paths, reward models",
-        metadata={"metavar": "REWARD"},
-    )
-    reward_weights: list[float] | None = HfArg(
-        default=None, help="one weight per reward (default: 1)", metadata={"metavar": "W"}
-    )
-    exact_match: str | None = HfArg(
-        default=None,
-        help="1 if the answer is the column's value",
-        metadata={"nargs": "?", "const": "answer", "metavar": "COLUMN"},
-    )
-    output: Path | None = HfArg(
-        default=None, help="write results.json and the completions there", metadata={"metavar": "FOLDER"}
-    )
+    output: Path | None = flag(None, "write results.json and the completions there", metavar="FOLDER")
 
     def __post_init__(self):
         if not self.reward_funcs and not self.exact_match:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags from dataclasses, by HfArgumentParser."""
+"""Flags of the command line from dataclasses, by HfArgumentParser: a default, a help and a type stand once."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from transformers import HfArgumentParser
-from transformers.hf_argparser import HfArg
 
 T = TypeVar("T")
 
@@ -32,24 +31,34 @@ class Repeated(argparse.Action):
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), values])
 
 
-def switch(help: str) -> Field:
+def flag(default: Any, help: str, **of_argparse: Any) -> Any:
+    """A field for a flag.
+
+    Args:
+        default (`Any`): Its default; `list` for an empty one. `MISSING` requires the flag.
+        help (`str`): With `%(default)s` where the default belongs.
+        of_argparse: Further arguments of `add_argument`.
+    """
+    kind = "default_factory" if default is list else "default"
+    return field(**{kind: default}, metadata={"help": help, **of_argparse})
+
+
+def switch(help: str) -> Any:
     """A field for a flag without a value, which is off unless it is given."""
-    return HfArg(default=False, help=help, metadata={"action": _Switch})
+    return flag(False, help, action=_Switch)
 
 
 @dataclass
 class ModelFlags:
     """Flags of every command that loads a model, by the names of [`load_for_inference`]."""
 
-    device: str | None = HfArg(
-        default=None, help="cpu, cuda, ... (default: a GPU if there is one)", metadata={"metavar": "DEVICE"}
-    )
-    dtype: str = HfArg(default="auto", help="float32, bfloat16, float16 (default: as saved)")
+    device: str | None = flag(None, "cpu, cuda, ... (default: a GPU if there is one)", metavar="DEVICE")
+    dtype: str = flag("auto", "float32, bfloat16, float16 (default: as saved)")
     trust_remote_code: bool = switch("run code that comes with the model")
 
 
 def make_parser(command: str, description: str, *dataclasses: type) -> HfArgumentParser:
-    """A parser whose flags are the fields of dataclasses. Their help says where a default belongs: `%(default)s`."""
+    """A parser whose flags are the fields of dataclasses."""
     return HfArgumentParser(
         dataclasses,
         prog=f"minimind-hf {command}",
