@@ -17,7 +17,7 @@ COMMANDS = {
     "convert": "convert between MiniMind's .pth, a MiniMind folder and a plain Qwen3 folder",
     "chat": "talk to a model",
     "eval": "score models on held-out prompts",
-    "report": "write a run as an HTML page",
+    "report": "write an HTML page about a run",
     "estimate": "say how much memory a run takes in each process",
 }
 _MODULES = {"eval": "evaluate"}  # where a module's name is not the command's

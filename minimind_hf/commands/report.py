@@ -9,12 +9,12 @@ from pathlib import Path
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="minimind-hf report",
-        description="Writes curves, health messages and completions of a run into one page that needs nothing else. "
-        "The run may still be going on, once it has saved a checkpoint.",
+        description="Writes the curves, health messages and completions of a run as one self-contained page. The run "
+        "may still be running, if it has saved a checkpoint.",
         allow_abbrev=False,
     )
     parser.add_argument("run_dir", type=Path, help="the output_dir of the run")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: RUN_DIR/report.html)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write (default: RUN_DIR/report.html)")
     options = parser.parse_args(arguments)
 
     from ..reports.page import write_report
