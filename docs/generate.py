@@ -21,7 +21,7 @@ from transformers import TrainingArguments
 from minimind_hf import GRPOConfig
 from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
 from minimind_hf.health.rules import RULES, Rule
-from minimind_hf.trainer.settings.trl_fields import UnsupportedTrlFields, what_instead
+from minimind_hf.trainer.settings.trl_fields import unsupported_fields, what_instead
 
 FOLDER = Path(__file__).parent
 
@@ -81,7 +81,7 @@ def effective_defaults(config: type) -> dict[str, Any]:
 
 def trl_fields() -> tuple[list[str], list[str], list[str]]:
     """All fields of trl's GRPOConfig: those with a row of their own, those refused, those of transformers."""
-    unsupported = _by_name(UnsupportedTrlFields)
+    unsupported = unsupported_fields(GRPOConfig)
     inherited, theirs, ours = map(effective_defaults, (TrainingArguments, trl.GRPOConfig, GRPOConfig))
     own, refused, others = [], [], []
     for name in _by_name(trl.GRPOConfig):
@@ -98,11 +98,9 @@ def trl_table() -> str:
     """Which field of trl's GRPOConfig means what here."""
     own, refused, others = trl_fields()
     theirs, ours = effective_defaults(trl.GRPOConfig), effective_defaults(GRPOConfig)
-    unsupported = _by_name(UnsupportedTrlFields)
+    unsupported = unsupported_fields(GRPOConfig)
     supported = [(f"`{name}`", *_values(theirs[name], ours[name]), REMARKS.get(name, "")) for name in sorted(own)]
-    instead = [
-        (f"`{name}`", f"`{unsupported[name].default!r}`", what_instead(unsupported[name])) for name in sorted(refused)
-    ]
+    instead = [(f"`{name}`", f"`{unsupported[name]!r}`", what_instead(name)) for name in sorted(refused)]
     return "\n\n".join(
         [
             "### Supported, with trl's meaning",

@@ -3,38 +3,47 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.text import Text
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
 
+from .bounds import Bounds, Count, Positive, Share, check_settings
+from .flags import flag
 from .inference import Piece, ThoughtSplitter, opens_thought
 
-HELP = "/clear begins anew, /think and /nothink switch thinking, /exit (or end of file) ends"
+HELP = "/clear starts over, /think and /nothink switch thinking, /exit (or end of file) ends"
 NO_SWITCH = "the chat template of this model has no switch for thinking: it thinks, or not, as it was trained"
 
 
+_OFF = "(default %(default)s: off)"
+_Temperature = Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")]
+_TopP = Annotated[float, Bounds(above=0, at_most=1, remedy="1 switches it off.")]
+
+
 @dataclass(frozen=True)
-class ChatSettings:
-    """How to answer.
+class AnswerSettings:
+    """How an answer is drawn; each is an argument of `generate` and a flag of `minimind-hf chat`.
 
     Args:
-        thinking (`bool`): Whether the chat template opens a thought.
-        show_thinking (`bool`): Whether thoughts are shown.
         max_new_tokens (`int`): Tokens after which an answer is cut.
         temperature (`float`), top_p (`float`), top_k (`int`), min_p (`float`), repetition_penalty (`float`): Sampling,
             as in transformers. A temperature of 0 takes the most likely token.
+
+    Raises:
+        ValueError: If one of them is out of its bounds.
     """
 
-    thinking: bool = False
-    show_thinking: bool = True
-    max_new_tokens: int = 512
-    temperature: float = 0.8
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    max_new_tokens: Count = flag(512, "cut answers here (default %(default)s)", metavar="N")
+    temperature: _Temperature = flag(0.8, "0: always the likeliest token (default %(default)s)", metavar="T")
+    top_p: _TopP = flag(1.0, f"nucleus sampling {_OFF}", metavar="P")
+    top_k: Annotated[int, Bounds(at_least=0)] = flag(0, f"the K likeliest tokens {_OFF}", metavar="K")
+    min_p: Share = flag(0.0, f"only tokens this likely, relative to the likeliest {_OFF}", metavar="P")
+    repetition_penalty: Positive = flag(1.0, f"above 1: less of the same {_OFF}", metavar="X")
+
+    def __post_init__(self):
+        check_settings(self)
 
     def generate_kwargs(self) -> dict[str, Any]:
         """Arguments of `generate`."""
@@ -42,6 +51,19 @@ class ChatSettings:
         if self.temperature > 0:
             kwargs |= {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
         return kwargs | {"repetition_penalty": self.repetition_penalty}
+
+
+@dataclass(frozen=True)
+class ChatSettings(AnswerSettings):
+    """How to answer, and what is shown of it.
+
+    Args:
+        thinking (`bool`): Whether the chat template opens a thought.
+        show_thinking (`bool`): Whether thoughts are shown.
+    """
+
+    thinking: bool = False
+    show_thinking: bool = True
 
 
 class Chat:
@@ -90,7 +112,7 @@ class Chat:
         return self._rendered(turn, True) != self._rendered(turn, False)
 
     def switch_thinking(self, on: bool) -> None:
-        """Switches thinking and says so, or that the template knows no such thing."""
+        """Switches thinking and says so, or that the template has no switch for it."""
         self.settings = replace(self.settings, thinking=on)
         self.console.print(f"thinking is {'on' if on else 'off'}" if self.has_thinking_switch() else NO_SWITCH)
 
@@ -161,6 +183,6 @@ def converse(chat: Chat, lines: Iterable[str], seed: int | None = None) -> None:
         elif text in ("/think", "/nothink"):
             chat.switch_thinking(text == "/think")
         elif text.startswith("/"):
-            chat.console.print(f"{text.split()[0]} is no command: {HELP}.", markup=False)
+            chat.console.print(f"{text.split()[0]} is not a command: {HELP}.", markup=False)
         elif text:
             chat.say(text)

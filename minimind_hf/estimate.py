@@ -14,13 +14,13 @@ one counts. The constants were fitted to runs on a CPU; the table in docs/scalin
 """
 
 from dataclasses import dataclass, fields
+from typing import Annotated
+
+from .bounds import Bounds, Count, check_settings
 
 MODES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 ALGORITHMS = ("grpo", "ppo")
 DTYPES = {"float32": 4, "bfloat16": 2}
-# The configs' own, which the command takes where a flag is left out
-GRPO_SIZES = {"per_device_train_batch_size": 12, "num_generations": 6}
-PPO_SIZES = {"per_device_train_batch_size": 8, "num_generations": 1, "mini_batch_size": 2}
 _MOMENTS = 8  # bytes of AdamW's state per parameter
 _LOGITS_TILE = 32 * 2**20
 _LIBRARIES = 130 * 2**20
@@ -73,28 +73,22 @@ class Setting:
         on_cpu (`bool`): Where it runs.
     """
 
-    algorithm: str = "grpo"
-    mode: str = "ddp"
-    processes: int = 1
-    dtype: str = "float32"
-    trained: int | None = None
+    algorithm: Annotated[str, Bounds(choices=ALGORITHMS)] = "grpo"
+    mode: Annotated[str, Bounds(choices=MODES)] = "ddp"
+    processes: Count = 1
+    dtype: Annotated[str, Bounds(choices=tuple(DTYPES))] = "float32"
+    trained: Count | None = None
     reference: bool = True
-    rows: int = 12
-    rollout_rows: int | None = None
-    group: int = 6
-    prompt: int = 128
-    completion: int = 256
-    max_tokens: int | None = None
+    rows: Count = 12
+    rollout_rows: Count | None = None
+    group: Count = 6
+    prompt: Count = 128
+    completion: Count = 256
+    max_tokens: Count | None = None
     on_cpu: bool = False
 
     def __post_init__(self):
-        for name, choices in (("algorithm", ALGORITHMS), ("mode", MODES), ("dtype", tuple(DTYPES))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        for name in ("processes", "rows", "rollout_rows", "group", "prompt", "completion", "max_tokens", "trained"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+        check_settings(self)
 
 
 @dataclass(frozen=True)

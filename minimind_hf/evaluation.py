@@ -10,15 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
-from typing import Any
+from typing import Annotated, Any
 
 import datasets
 import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
 from .data.thinking_note import say_how_many_think
+from .flags import flag
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings
 from .rewards import RewardScorer
@@ -28,11 +30,12 @@ from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
 
 CONFIDENCE = 0.95
+_THINKING_RATIO = 0.9
 
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How prompts are answered.
+    """How prompts are answered; each is a flag of `minimind-hf eval`.
 
     Args:
         samples (`int`): Completions per prompt.
@@ -43,19 +46,22 @@ class EvalSettings:
         batch_size (`int`): Prompts decoded at a time.
     """
 
-    samples: int = 1
-    temperature: float = 0.8
-    max_completion_length: int = 256
-    thinking_ratio: float = 0.9
-    seed: int = 0
-    batch_size: int = 64
+    samples: Count = flag(1, "completions per prompt (default %(default)s)", metavar="N")
+    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")] = flag(
+        0.8, "0: always the likeliest token (default %(default)s)", metavar="T"
+    )
+    max_completion_length: Count = flag(256, "cut completions here (default %(default)s)", metavar="N")
+    thinking_ratio: Share = flag(
+        _THINKING_RATIO,
+        "share of the prompts that think (default: as the models were trained, by their run.json; else "
+        f"{_THINKING_RATIO})",
+        metavar="P",
+    )
+    seed: int = flag(0, "of the sampling (default %(default)s)", metavar="N")
+    batch_size: Count = flag(64, "prompts at a time (default %(default)s)", metavar="N")
 
     def __post_init__(self):
-        for name in ("samples", "max_completion_length", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it is 0 (the likeliest token) or above.")
+        check_settings(self)
 
 
 def thinking_ratio_of(models: Sequence[str]) -> float:

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM
-from minimind_hf.cli import parse_config_values
+from minimind_hf.commands.convert import parse_config_values
 from minimind_hf.models.convert import check_overrides
 from minimind_hf.paths import check_model_path
 

@@ -75,7 +75,7 @@ def test_commands(make_chat):
     assert model.prompts == ["s:S;u:first;a:", "s:S;u:second;a:<think>"]
     shown = shown.getvalue()
     assert shown.index("thinking is on\n") < shown.index("two\n") < shown.index("thinking is off\n")
-    assert "/jump is no command" in shown
+    assert "/jump" in shown
 
 
 def test_a_template_without_a_switch_for_thinking_is_told(make_chat, folder, capsys):
@@ -130,14 +130,25 @@ def test_command_line_answers_and_repeats_itself(folder, capsys):
     assert capsys.readouterr().out == first and first.strip()
 
 
+def test_command_line_takes_prompts_and_switches_wherever_they_stand(folder, capsys):
+    arguments = ["--thinking", str(folder), "--max_new_tokens", "2", "--seed", "3", "--top-k", "1"]
+    assert main(["chat", "--prompt", "hi", "--prompt", "again", *arguments]) == 0
+    expected = capsys.readouterr().out
+    assert main(["chat", *arguments, "--prompt", "hi", "--prompt", "again"]) == 0
+    assert capsys.readouterr().out == expected
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--max_new_tokens", "0"], "at least 1 token"),
-        (["--temperature", "-1"], "0 (always"),
-        (["--temperature", "nan"], "0 (always"),
-        (["--top_p", "0"], "above 0, and at most 1"),
-        (["--top_p", "7"], "above 0, and at most 1"),
+        (["--max_new_tokens", "0"], "max_new_tokens must be at least 1, got 0"),
+        (["--temperature", "-1"], "temperature must be at least 0, got -1.0"),
+        (["--temperature", "nan"], "temperature must be a finite number, got nan"),
+        (["--top_p", "0"], "top_p must be above 0 and at most 1, got 0.0"),
+        (["--top_p", "7"], "top_p must be above 0 and at most 1, got 7.0"),
+        (["--top_k", "-1"], "top_k must be at least 0, got -1"),
+        (["--min_p", "2"], "min_p must be at least 0 and at most 1, got 2.0"),
+        (["--repetition_penalty", "0"], "repetition_penalty must be above 0, got 0.0"),
         (["--device", "cuda:77"], "'cuda:77' cannot be used here"),
     ],
 )

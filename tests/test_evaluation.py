@@ -64,9 +64,10 @@ def test_exact_match_is_the_reward_of_that_name():
         score(completions=completions, answer=["1", "2", "3"])
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"temperature": -0.1}, {"batch_size": 0}])
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"temperature": -0.1}, {"batch_size": 0}, {"thinking_ratio": 1.5}])
 def test_settings_out_of_range(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
         EvalSettings(**wrong)
 
 
@@ -126,10 +127,10 @@ def test_same_seed_same_result(folders, capsys):
     ("flags", "message"),
     [
         ([], "nothing to score by"),
-        (["--reward_funcs", "length", "--samples", "0"], "samples is 0"),
+        (["--reward_funcs", "length", "--samples", "0"], "samples must be at least 1, got 0"),
         (["--reward_funcs", "length", "--reward_weights", "1", "2"], "1 reward functions but 2 weights"),
         (["--exact_match", "nocol"], "'exact_match' needs the argument 'nocol'"),
-        (["--exact_match", "--output", __file__], "no folder that can be written to"),
+        (["--exact_match", "--output", __file__], "not a folder that can be written to"),
         (["--exact_match", "--device", "cuda:77"], "The device 'cuda:77' cannot be used here"),
     ],
 )

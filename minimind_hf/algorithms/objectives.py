@@ -282,8 +282,9 @@ def resolve_loss_type(loss_type: "str | Objective", loss_aggregation: str | None
     if objective.fixed_aggregation and loss_aggregation not in (None, objective.aggregation):
         free = next((name for name, row in OBJECTIVES.items() if _same_but_free(row, objective)), None)
         remedy = f", or use `loss_type`={free!r} with it" if free else ""
+        name = loss_type if isinstance(loss_type, str) else objective.label
         raise ValueError(
-            f"`loss_type`={loss_type!r} has `loss_aggregation`={objective.aggregation!r}, but `loss_aggregation` is "
+            f"`loss_type`={name!r} has `loss_aggregation`={objective.aggregation!r}, but `loss_aggregation` is "
             f"{loss_aggregation!r}. Leave it unset{remedy}."
         )
     return objective, loss_aggregation or objective.aggregation

@@ -12,82 +12,142 @@ from minimind_hf import GRPOConfig, PPOConfig
 from minimind_hf.trainer.experience.inputs import make_engine
 from minimind_hf.trainer.settings.generation_kwargs import eos_of
 
+# Settings that are refused, and what the error names beside the first of them and its value
 REFUSED = [
-    ({"per_device_train_batch_size": 8, "num_generations": 6}, r"8, counted in completions.*num_generations \(6\)"),
-    ({"per_device_train_batch_size": 4, "num_generations": 6, "gradient_accumulation_steps": 2}, "= 8 completions"),
-    ({"num_generations": 1, "per_device_train_batch_size": 1}, "num_generations of at least 2, got 1.*PPO"),
-    ({"num_generations": 0}, "num_generations must be at least 1, got 0"),
-    ({"top_p": 0.9}, r"top_p=0.9 draws completions from another distribution.*temperature \(0.8\)"),
-    ({"top_k": 50}, "top_k=50"),
-    ({"min_p": 0.1}, "min_p=0.1"),
-    ({"repetition_penalty": 1.2}, "repetition_penalty=1.2"),
-    ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
-    ({"temperature": float("nan")}, "temperature"),
-    ({"generation_batch_size": 13}, r"generation_batch_size \(13\) must be a multiple"),
-    ({"generation_batch_size": 24, "steps_per_generation": 3}, "set only one of them"),
-    ({"loss_type": "reinforce"}, "loss_type must be one of 'cispo', 'grpo', 'dr_grpo'.*got 'reinforce'"),
-    ({"loss_type": "sapo"}, "loss_type='sapo' is a loss of trl that is not supported here; use one of 'cispo'"),
-    ({"loss_type": "dapo", "loss_aggregation": "sequence"}, "'token', but `loss_aggregation` is 'sequence'"),
-    ({"importance_sampling_level": "word"}, "importance_sampling_level must be one of 'token', 'sequence'"),
-    ({"delta": 1.5}, "delta=1.5 bounds the ratio of the grpo objective"),
-    ({"delta": 1.1, "loss_type": "grpo"}, r"delta=1.1 must be above 1 \+ epsilon_high = 1.2"),
-    ({"off_policy_mask_threshold": 0.0}, "off_policy_mask_threshold must be above 0"),
-    ({"top_entropy_quantile": 1.1}, "top_entropy_quantile"),
-    ({"top_entropy_quantile": 0.2, "max_tokens_per_microbatch": 100}, "Leave max_tokens_per_microbatch unset"),
-    ({"multi_objective_aggregation": "sum"}, "multi_objective_aggregation must be one of"),
-    ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "Leave scale_rewards at 'group'"),
-    ({"sync_ref_model": True, "beta": 0.0}, "there is no reference that could follow"),
-    ({"ref_model_mixup_alpha": 2.0}, "ref_model_mixup_alpha"),
-    ({"ref_model_sync_steps": 0}, "ref_model_sync_steps must be at least 1"),
-    ({"generation_kwargs": {"num_beams": 4}}, "generation_kwargs has num_beams=4, which rollouts cannot honour"),
-    ({"generation_kwargs": {"suppress_tokens": [5]}}, "suppress_tokens"),
-    ({"generation_kwargs": {"top_k": 20}}, "top_k=20 draws completions from another distribution"),
-    ({"generation_kwargs": {"eos_token_id": "x"}}, "eos_token_id='x'"),
-    ({"generation_kwargs": "[1]"}, "generation_kwargs must be a dictionary"),
-    ({"max_completion_length": None}, "max_completion_length is None, but a rollout needs a bound"),
-    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 smooths the labels of supervised training"),
-    ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha=5.0 adds noise to the embeddings of the update alone"),
-    ({"max_completion_length": 2.5}, "max_completion_length must be a whole number, got 2.5 of type float"),
-    ({"num_generations": "2"}, "num_generations must be a whole number, got '2' of type str"),
-    ({"num_iterations": True}, "num_iterations must be a whole number, got True"),
-    ({"beta": "0.1"}, "beta must be a number, got '0.1'"),
-    ({"beta": None}, "beta must be a number, got None"),
-    ({"num_iterations": None}, "num_iterations must be a whole number, got None"),
-    ({"log_completions": "false"}, "log_completions must be True or False, got 'false' of type str"),
-    ({"shuffle_dataset": None}, "shuffle_dataset must be True or False, got None"),
-    ({"learning_rate": None}, "learning_rate must be a number, got None"),
-    ({"max_grad_norm": -1.0}, "max_grad_norm must be at least 0, got -1.0"),
-    ({"num_train_epochs": -1}, "num_train_epochs must be at least 0, got -1"),
-    ({"logging_steps": -3}, "logging_steps must be above 0, got -3.*logging_strategy='no'"),
-    ({"generation_batch_size": 0}, "generation_batch_size must be at least 1, got 0"),
-    ({"chat_template_kwargs": "{bad"}, "chat_template_kwargs is no JSON object .*'{bad'"),
-    ({"generation_kwargs": "x"}, "generation_kwargs is no JSON object .*'x'"),
-    ({"scale_rewards": ["group"]}, "scale_rewards must be one of"),
-    ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
-    ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, got 0"),
-    ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, got 0"),
-    ({"use_vllm": True}, "use_vllm=True is a setting of trl that is not supported here.*sglang"),
-    ({"loss_aggregation": "mean"}, "loss_aggregation"),
-    ({"scale_rewards": "yes"}, "scale_rewards"),
-    ({"overlong_prompts": "keep"}, "overlong_prompts"),
-    ({"thinking_ratio": 1.5}, r"thinking_ratio is a probability.*got 1.5"),
-    ({"system_prompt_ratio": -0.1}, "system_prompt_ratio"),
-    ({"rollout_dtype": "float16"}, "rollout_dtype must be one of None, 'float32', 'bfloat16', got 'float16'"),
-    ({"torch_engine_path": "quick"}, "torch_engine_path must be one of 'auto', 'fast', 'general'"),
-    ({"beta": -1.0}, "beta must be at least 0"),
-    ({"num_iterations": 0}, "num_iterations"),
-    ({"max_completion_length": 0}, "max_completion_length"),
-    ({"max_prompt_length": 0}, "max_prompt_length"),
-    ({"remove_unused_columns": True}, "remove_unused_columns"),
-    ({"auto_find_batch_size": True}, "auto_find_batch_size"),
-    ({"model_init_kwargs": "bfloat16"}, "model_init_kwargs must be a dictionary"),
+    ({"per_device_train_batch_size": 8, "num_generations": 6}, "num_generations (6)"),
+    (
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_generations": 6},
+        "steps_per_generation (2)",
+        "num_generations (6)",
+    ),
+    ({"num_generations": 1, "per_device_train_batch_size": 1}, "PPO"),
+    ({"num_generations": 0},),
+    ({"top_p": 0.9}, "1.0", "temperature"),
+    ({"top_k": 50}, "temperature"),
+    ({"min_p": 0.1}, "temperature"),
+    ({"repetition_penalty": 1.2}, "temperature"),
+    ({"temperature": 0.0}, "0.1"),
+    ({"temperature": float("nan")},),
+    ({"temperature": float("inf")},),
+    ({"generation_batch_size": 13}, "per_device_train_batch_size", "12 x 1"),
+    ({"generation_batch_size": 24, "steps_per_generation": 3}, "steps_per_generation (3)"),
+    ({"generation_batch_size": 0},),
+    ({"steps_per_generation": 0},),
+    ({"loss_type": "reinforce"}, "'cispo'", "'grpo'", "'dr_grpo'"),
+    ({"loss_type": "sapo"}, "'cispo'"),
+    ({"loss_type": "dapo", "loss_aggregation": "sequence"}, "loss_aggregation", "'sequence'", "'token'"),
+    ({"importance_sampling_level": "word"}, "'token'", "'sequence'"),
+    ({"delta": 1.5}, "epsilon_high (5.0)", "loss_type='grpo'"),
+    ({"delta": 1.1, "loss_type": "grpo"}, "epsilon_high = 1.2"),
+    ({"off_policy_mask_threshold": 0.0},),
+    ({"top_entropy_quantile": 1.1},),
+    ({"top_entropy_quantile": 0.2, "max_tokens_per_microbatch": 100}, "max_tokens_per_microbatch=100"),
+    ({"multi_objective_aggregation": "sum"}, "'sum_then_normalize'", "'normalize_then_sum'"),
+    (
+        {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"},
+        "scale_rewards",
+        "'none'",
+        "'group'",
+    ),
+    ({"sync_ref_model": True, "beta": 0.0}, "beta=0.0"),
+    ({"ref_model_mixup_alpha": 2.0},),
+    ({"ref_model_sync_steps": 0},),
+    ({"generation_kwargs": "[1]"},),
+    ({"generation_kwargs": "x"},),
+    ({"chat_template_kwargs": "{bad"},),
+    ({"model_init_kwargs": "bfloat16"},),
+    ({"max_completion_length": None},),
+    ({"max_completion_length": 2.5},),
+    ({"max_completion_length": 0},),
+    ({"max_prompt_length": 0},),
+    ({"label_smoothing_factor": 0.1}, "0.0"),
+    ({"neftune_noise_alpha": 5.0}, "None"),
+    ({"remove_unused_columns": True}, "False"),
+    ({"auto_find_batch_size": True}, "False", "per_device_train_batch_size"),
+    ({"num_generations": "2"}, "of type str"),
+    ({"num_iterations": True},),
+    ({"num_iterations": None},),
+    ({"num_iterations": 0},),
+    ({"beta": "0.1"}, "of type str"),
+    ({"beta": None},),
+    ({"beta": -1.0},),
+    ({"log_completions": "false"}, "of type str"),
+    ({"shuffle_dataset": None},),
+    ({"learning_rate": None}, "0 switches it off"),
+    ({"learning_rate": float("inf")},),
+    ({"max_grad_norm": -1.0}, "0 switches it off"),
+    ({"num_train_epochs": -1},),
+    ({"logging_steps": -3}, "logging_strategy='no'"),
+    ({"logging_steps": None},),
+    ({"per_device_train_batch_size": 0},),
+    ({"per_device_train_batch_size": None},),
+    ({"gradient_accumulation_steps": 0},),
+    ({"use_vllm": True}, "sglang"),
+    ({"loss_aggregation": "mean"},),
+    ({"scale_rewards": ["group"]},),
+    ({"scale_rewards": "yes"},),
+    ({"overlong_prompts": "keep"}, "'truncate'", "'drop'"),
+    ({"thinking_ratio": 1.5},),
+    ({"system_prompt_ratio": -0.1},),
+    ({"rollout_engine": "vllm"}, "'sglang'", "rollout_engine=MyEngine()"),
+    ({"rollout_dtype": "float16"}, "'float32'", "'bfloat16'", "None"),
+    ({"rollout_correction_cap": 0.5},),
+    ({"server_timeout": 0.0},),
+    ({"sync_every": 0},),
+    ({"torch_engine_path": "quick"}, "'auto'", "'fast'", "'general'"),
+]
+REFUSED_OF_GENERATION_KWARGS = [
+    ({"num_beams": 4},),
+    ({"suppress_tokens": [5]},),
+    ({"top_k": 20},),
+    ({"eos_token_id": "x"},),
+]
+REFUSED_OF_PPO = [
+    ({"loss_aggregation": "local_token"}, "'token'", "'sequence'", "'constant'"),
+    ({"mini_batch_size": 0},),
+    ({"ppo_update_iters": 0},),
+    ({"clip_epsilon": -0.1},),
+    ({"kl_coef": -0.1},),
+    ({"vf_coef": -0.1},),
+    ({"cliprange_value": -0.1},),
+    ({"critic_learning_rate": -0.1},),
+    ({"critic_learning_rate": None},),
+    ({"gamma": 1.1},),
+    ({"lam": -0.1},),
+    ({"early_stop_kl": -0.1},),
+    ({"mini_batch_size": 3}, "per_device_train_batch_size 8", "multiple of 3"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=lambda value: str(value)[:40])
-def test_refused(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
+def assert_refused(config_class, folder, settings, changes, *also_named):
+    with pytest.raises(ValueError) as error:
+        config_class(output_dir=str(folder), use_cpu=True, **settings)
+    (setting, value), *_ = changes.items()
+    message = str(error.value)
+    assert setting in message
+    assert repr(value) in message or str(value) in message
+    assert [text for text in also_named if text not in message] == []
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(refused, tmp_path):
+    assert_refused(GRPOConfig, tmp_path, refused[0], *refused)
+
+
+@pytest.mark.parametrize("refused", REFUSED_OF_GENERATION_KWARGS, ids=lambda value: str(value)[:40])
+def test_refused_in_generation_kwargs(refused, tmp_path):
+    assert_refused(GRPOConfig, tmp_path, {"generation_kwargs": refused[0]}, *refused)
+
+
+@pytest.mark.parametrize("refused", REFUSED_OF_PPO, ids=lambda value: str(value)[:40])
+def test_refused_by_ppo(refused, tmp_path):
+    assert_refused(PPOConfig, tmp_path, refused[0], *refused)
+
+
+def test_what_transformers_takes_for_its_own_settings_is_taken(tmp_path):
+    settings = {"logging_steps": 0, "logging_strategy": "no", "eval_steps": None, "weight_decay": 0, "top_k": None}
+    config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **settings)
+    assert {name: getattr(config, name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("has_accelerator", [False, True])

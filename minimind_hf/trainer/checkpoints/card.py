@@ -17,7 +17,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import Trainer, TrainingArguments
 
 from ...data import PromptDataset
-from ..settings.trl_fields import UnsupportedTrlFields
+from ..settings.trl_fields import unsupported_fields
 
 REWARD_CURVE = "reward_curve.png"  # beside the card
 # Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
@@ -200,7 +200,7 @@ def settings(trainer: Trainer) -> list[tuple[str, Any]]:
     """Those that shape the result, with their values; not those of thoughts or chats that the prompts cannot have."""
     args = trainer.args
     inherited = {field.name for field in fields(TrainingArguments)}
-    left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields)), *_idle(trainer.train_dataset)}
+    left_out = {*_NOT_OF_THE_RESULT, *unsupported_fields(type(args)), *_idle(trainer.train_dataset)}
     own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
     values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]

@@ -2,7 +2,9 @@
 """Settings of GRPOTrainer: trl's names with trl's meaning, except where a default is MiniMind's."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+import trl
 from torch import Tensor
 from transformers.utils import logging
 
@@ -10,24 +12,27 @@ from ...algorithms import (
     IMPORTANCE_SAMPLING_LEVELS,
     LOSS_AGGREGATIONS,
     MULTI_OBJECTIVE_AGGREGATIONS,
+    OBJECTIVES,
     SCALE_REWARDS,
     LossSettings,
     Objective,
     resolve_loss_type,
 )
+from ...bounds import Bounds, Count, NotNegative, Share
 from .algorithms import advantage_of, objective_of
-from .base import Algorithm, RLConfig, _at_least, _choice, _field, _share
+from .base import Algorithm, RLConfig, _field
 from .generation_kwargs import resolve_generation_kwargs
-from .trl_fields import UnsupportedTrlFields
+from .trl_fields import refuse_unsupported, takes_fields_of
 
 logger = logging.get_logger(__name__)
 
 
 @dataclass
-class GRPOConfig(UnsupportedTrlFields, RLConfig):
+@takes_fields_of(trl.GRPOConfig)
+class GRPOConfig(RLConfig):
     """Settings of [`GRPOTrainer`]. The batch sizes count completions, as in trl."""
 
-    _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs", "transformers_continuous_batching_config"]
+    _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs"]
 
     per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
     generation_kwargs: dict | str | None = _field(
@@ -35,33 +40,33 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
     )
 
     # Loss
-    beta: float = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
-    num_iterations: int = _field(1, "Passes over each rollout (mu in the GRPO paper).")
+    beta: NotNegative = _field(0.1, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
+    num_iterations: Count = _field(1, "Passes over each rollout (mu in the GRPO paper).")
     loss_type: str = _field(
         "cispo",
         "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective); 'dr_grpo', 'dapo' and 'bnpo' "
         "are grpo with another loss_aggregation. Or the import path of your own, 'file.py:function'.",
     )
-    epsilon: float = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
-    epsilon_high: float | None = _field(
+    epsilon: NotNegative = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
+    epsilon_high: NotNegative | None = _field(
         None, "cispo: absolute cap of the ratio (unset: 5.0). grpo: upper clip 1 + epsilon_high (unset: epsilon)."
     )
     delta: float | None = _field(
         None, "grpo: bound of the ratio where the advantage is negative; above 1 + epsilon_high. Unset: none."
     )
-    importance_sampling_level: str = _field(
+    importance_sampling_level: Annotated[str, Bounds(choices=IMPORTANCE_SAMPLING_LEVELS)] = _field(
         "token", "'token': a ratio for each token; 'sequence': one for each completion (GSPO)."
     )
     use_bias_correction_kl: bool = _field(False, "Multiply the KL penalty of a token by its ratio.")
-    off_policy_mask_threshold: float | None = _field(
+    off_policy_mask_threshold: Annotated[float | None, Bounds(above=0, remedy="Unset, it drops nothing.")] = _field(
         None, "Drop completions of negative advantage whose mean old - new log-probability is above this. Unset: none."
     )
-    loss_aggregation: str | None = _field(
+    loss_aggregation: Annotated[str | None, Bounds(choices=(None, *LOSS_AGGREGATIONS))] = _field(
         None,
         "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length; "
         "'local_token': over the tokens of each micro-batch. Unset: that of the loss_type, 'sequence' for cispo.",
     )
-    top_entropy_quantile: float = _field(
+    top_entropy_quantile: Share = _field(
         1.0, "Share of the tokens, those of highest entropy in a micro-batch, that the policy's term sees."
     )
     entropy_coef: float = _field(0.0, "Weight of the mean entropy of the tokens, which is added to the objective.")
@@ -73,10 +78,10 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         "the others; 'reinforce_baseline': with their mean, whitened over the batch. Or the import path of your own, "
         "'file.py:function'.",
     )
-    scale_rewards: str | None = _field(
+    scale_rewards: Annotated[str | None, Bounds(choices=(None, *SCALE_REWARDS))] = _field(
         None, "Divide advantages by the std of the 'group', the 'batch', or 'none'. Unset: 'group'."
     )
-    multi_objective_aggregation: str = _field(
+    multi_objective_aggregation: Annotated[str, Bounds(choices=MULTI_OBJECTIVE_AGGREGATIONS)] = _field(
         "sum_then_normalize",
         "'sum_then_normalize': advantages of the weighted sum of the rewards; 'normalize_then_sum': each reward is "
         "normalized in its group first (GDPO).",
@@ -84,14 +89,14 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
 
     # Reference
     sync_ref_model: bool = _field(False, "Let the reference follow the policy.")
-    ref_model_mixup_alpha: float = _field(0.6, "Share of the policy that the reference takes over at a time.")
-    ref_model_sync_steps: int = _field(512, "Steps between two times.")
+    ref_model_mixup_alpha: Share = _field(0.6, "Share of the policy's weights in each update of the reference.")
+    ref_model_sync_steps: Count = _field(512, "Steps between two such updates.")
 
     def __post_init__(self):
         if isinstance(self.scale_rewards, bool):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         resolve_generation_kwargs(self)
-        self._refuse_unsupported()  # before types are checked: whatever the value, the field has no effect
+        refuse_unsupported(self)  # before types are checked: whatever the value, the field has no effect
         super().__post_init__()
         if self.num_generations < 2:
             raise ValueError(
@@ -104,21 +109,8 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         self._check_advantages()
 
     def _check_loss(self) -> None:
-        if self.loss_aggregation is not None:
-            _choice("loss_aggregation", self.loss_aggregation, LOSS_AGGREGATIONS)
-        objective, self.loss_aggregation = resolve_loss_type(self.objective, self.loss_aggregation)
-        _choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
-        _at_least("num_iterations", self.num_iterations, 1)
-        _at_least("beta", self.beta, 0)
-        _at_least("epsilon", self.epsilon, 0)
-        if self.epsilon_high is not None:
-            _at_least("epsilon_high", self.epsilon_high, 0)
+        objective, self.loss_aggregation = resolve_loss_type(self._loss, self.loss_aggregation)
         self._check_clips(objective)
-        if self.off_policy_mask_threshold is not None and not self.off_policy_mask_threshold > 0:
-            raise ValueError(
-                f"off_policy_mask_threshold must be above 0, got {self.off_policy_mask_threshold}. It is a difference "
-                "of log-probabilities, such as 0.5; unset, no completion is dropped."
-            )
 
     def _check_clips(self, objective: Objective) -> None:
         if objective.caps_ratio and self.upper_clip < 1:
@@ -133,8 +125,8 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             return
         if not objective.takes_delta:
             raise ValueError(
-                f"delta={self.delta} bounds the ratio of the grpo objective, and loss_type={self.loss_type!r} has "
-                "none that it could bound. Leave delta unset, or set loss_type='grpo'."
+                f"delta={self.delta} bounds the ratio of the grpo objective; that of loss_type={self.loss_type!r} is "
+                f"bounded by epsilon_high ({self.upper_clip}) alone. Leave delta unset, or set loss_type='grpo'."
             )
         if not self.delta > 1 + self.upper_clip:
             raise ValueError(
@@ -147,14 +139,12 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
         scales = advantage_of(self.advantage_estimator).scales
         if self.scale_rewards is None:
             self.scale_rewards = scales[0] if scales else "none"
-        _choice("scale_rewards", self.scale_rewards, SCALE_REWARDS)
         if self.scale_rewards not in (scales or ("none",)):
             raise ValueError(
                 f"scale_rewards={self.scale_rewards!r} scales the advantages of advantage_estimator='group', but "
                 f"advantage_estimator is {self.advantage_estimator!r}, which settles its scale itself. Leave "
                 "scale_rewards unset."
             )
-        _choice("multi_objective_aggregation", self.multi_objective_aggregation, MULTI_OBJECTIVE_AGGREGATIONS)
         if self.multi_objective_aggregation != "normalize_then_sum":
             return
         if self.scale_rewards != "group":
@@ -169,7 +159,6 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             )
 
     def _check_token_choice(self) -> None:
-        _share("top_entropy_quantile", self.top_entropy_quantile)
         if self.top_entropy_quantile < 1 and self.max_tokens_per_microbatch is not None:
             raise ValueError(
                 f"top_entropy_quantile={self.top_entropy_quantile} compares the tokens of a micro-batch over all "
@@ -178,8 +167,6 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             )
 
     def _check_reference(self) -> None:
-        _share("ref_model_mixup_alpha", self.ref_model_mixup_alpha)
-        _at_least("ref_model_sync_steps", self.ref_model_sync_steps, 1)
         if self.sync_ref_model and self.beta == 0:
             raise ValueError(
                 "sync_ref_model=True with beta=0.0: without a KL penalty there is no reference that could follow the "
@@ -200,6 +187,11 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
     def objective(self) -> Objective:
         """The row of the table of losses that `loss_type` names."""
         return objective_of(self.loss_type)
+
+    @property
+    def _loss(self) -> str | Objective:
+        """What `algorithms` knows the loss by: the name of a row, or a row of the user's own."""
+        return self.loss_type if self.loss_type in OBJECTIVES else self.objective
 
     @property
     def upper_clip(self) -> float:
@@ -225,4 +217,4 @@ class GRPOConfig(UnsupportedTrlFields, RLConfig):
             "loss_aggregation",
             "max_completion_length",
         )
-        return LossSettings(self.objective, **{name: getattr(self, name) for name in names})
+        return LossSettings(self._loss, **{name: getattr(self, name) for name in names})
