@@ -9,12 +9,12 @@ from typing import Any
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="write a run as an HTML page",
-        description="Writes curves, health messages and completions of a run into one page that needs nothing else. "
-        "The run may still be going on, once it has saved a checkpoint.",
+        help="write an HTML page about a run",
+        description="Writes the curves, health messages and completions of a run as one self-contained page. The run "
+        "may still be running, if it has saved a checkpoint.",
     )
     parser.add_argument("run_dir", type=Path, help="the output_dir of the run")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: RUN_DIR/report.html)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write (default: RUN_DIR/report.html)")
     parser.set_defaults(run=_run)
 
 
