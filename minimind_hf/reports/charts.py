@@ -64,7 +64,7 @@ CHARTS = (
     Chart(
         "Signals",
         ("rewards/*/mean",),
-        "One line per reward function, before its weight. If one rises while another falls, it rises at its expense.",
+        "One line per reward function, before its weight. One that rises as another falls may do so at its expense.",
         label=lambda name: name.removeprefix("rewards/").removesuffix("/mean"),
     ),
     Chart("KL to the reference", ("kl_ref",), "Steady growth beyond 0.1 means the policy is drifting away.", "nats"),
