@@ -131,7 +131,9 @@ def health_rules() -> str:
 
 def _section(rule: Rule) -> str:
     remedies = "\n".join(f"- {remedy}" for remedy in rule.remedies)
-    return f"### {rule.title}\n\n`{rule.name}`. Said when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
+    return (
+        f"### {rule.title}\n\n`{rule.name}`. Reported when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
+    )
 
 
 def losses() -> str:

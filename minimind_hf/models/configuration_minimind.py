@@ -246,4 +246,6 @@ def _refuse_old_layout(kwargs: dict[str, Any]):
         )
 
 
+MiniMindConfig.register_for_auto_class()  # saved folders carry this file
+
 __all__ = ["MiniMindConfig"]

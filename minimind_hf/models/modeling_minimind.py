@@ -271,6 +271,12 @@ class MiniMindForTokenClassification(GenericForTokenClassification, _MiniMindCla
         self.post_init()
 
 
+# Saved folders carry this file, for the Auto class of the model that was saved.
+MiniMindModel.register_for_auto_class("AutoModel")
+MiniMindForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+MiniMindForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+MiniMindForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
+
 __all__ = [
     "MiniMindForCausalLM",
     "MiniMindForSequenceClassification",

@@ -71,7 +71,7 @@ def test_constant_reward(make_trainer, caplog, monkeypatch):
     assert rules_of(trainer) == {"reward_constant"}
     (message,) = trainer.health.messages
     assert message.step == 5 and "got the reward 0.5" in message.found
-    assert "step 5: The reward is a constant" in caplog.text
+    assert "step 5: The reward is constant" in caplog.text
     assert read_health(trainer.args.output_dir) == trainer.health.messages
 
 
