@@ -12,7 +12,8 @@ MOST_LINES = 350
 # From the ground up. A module may import rooms of lower floors, and modules of its own room without a circle. The
 # `__init__` of a room with rooms inside shows what they hold, so it stands above them.
 FLOORS = (
-    ("environment", "atomic", "paths", "import_paths", "import_hooks", "bounds", "flags", "tasks"),
+    ("import_hooks",),
+    ("environment", "atomic", "paths", "import_paths", "bounds", "flags", "tasks"),
     ("algorithms", "reports"),
     ("forward", "models", "health"),
     ("rewards",),

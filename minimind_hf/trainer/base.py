@@ -188,10 +188,10 @@ class RLTrainer(EvaluatingTrainer):
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list[MicroBatch], Tensor]:
         """Returns the micro-batches of one optimizer step, and the divisor of their loss over all processes."""
-        self.restore_random_states()
         micro_batches = []
         try:
             for numbers in islice(epoch_iterator, num_batches):
+                self.restore_random_states()
                 if not self.buffer:
                     self.fill_buffer(numbers)
                 micro_batches.append(self.buffer.popleft())

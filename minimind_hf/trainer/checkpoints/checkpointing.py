@@ -129,7 +129,11 @@ class CheckpointingTrainer(SavingTrainer):
             super()._run_epoch(*args, **kwargs)
 
     def restore_random_states(self) -> None:
-        """After a resume, before the first rollout; the Trainer would restore them after it."""
+        """After a resume within an epoch, between the first numbers of prompts and the first rollout.
+
+        The Trainer would restore them after the rollout. Before the first numbers is too early: the DataLoader's
+        iterator draws its seed from torch's generator, which a run that never stopped did when the epoch began.
+        """
         if self._checkpoint_to_resume is not None:
             self._load_rng_state(self._checkpoint_to_resume)
 
