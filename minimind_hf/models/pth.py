@@ -4,6 +4,7 @@
 The file is a plain state dict. It is read with `weights_only=True`, so a pickle that would run code is refused.
 """
 
+import math
 import os
 import pickle
 import re
@@ -14,11 +15,18 @@ from typing import Any
 from zipfile import BadZipFile
 
 import torch
+from transformers.core_model_loading import revert_weight_conversion
 
 from .configuration_minimind import MiniMindConfig
+from .modeling_minimind import MiniMindForCausalLM
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+# The order in which MiniMind's own files list the modules of a layer, and those outside.
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_FEED_FORWARD = ("gate", "gate_proj", "down_proj", "up_proj")
+_ORDER = ("embed_tokens", *_ATTENTION, *_NORMS, *_FEED_FORWARD, "norm", "lm_head")
 # RoPE tables that some MiniMind scripts saved along; they follow from the config.
 _TABLES = {"model.freqs_cos", "model.freqs_sin"}
 
@@ -36,36 +44,20 @@ def expected_shapes(config: MiniMindConfig) -> dict[str, tuple[int, ...]]:
     Returns:
         `dict[str, tuple[int, ...]]`: `lm_head.weight`, which MiniMind stores even when tied, comes last.
     """
-    hidden, head_dim = config.hidden_size, config.head_dim
-    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden)}
-    for index in range(config.num_hidden_layers):
-        layer = f"model.layers.{index}"
-        shapes |= {
-            f"{layer}.self_attn.q_proj.weight": (queries, hidden),
-            f"{layer}.self_attn.k_proj.weight": (keys, hidden),
-            f"{layer}.self_attn.v_proj.weight": (keys, hidden),
-            f"{layer}.self_attn.o_proj.weight": (hidden, queries),
-            f"{layer}.self_attn.q_norm.weight": (head_dim,),
-            f"{layer}.self_attn.k_norm.weight": (head_dim,),
-            f"{layer}.input_layernorm.weight": (hidden,),
-            f"{layer}.post_attention_layernorm.weight": (hidden,),
-        }
-        if config.use_moe:
-            shapes[f"{layer}.mlp.gate.weight"] = (config.num_experts, hidden)
-            for expert in range(config.num_experts):
-                shapes |= _mlp_shapes(f"{layer}.mlp.experts.{expert}", hidden, config.moe_intermediate_size)
-        else:
-            shapes |= _mlp_shapes(f"{layer}.mlp", hidden, config.intermediate_size)
-    return shapes | {"model.norm.weight": (hidden,), HEAD: (config.vocab_size, hidden)}
+    with torch.device("meta"):
+        model = MiniMindForCausalLM(config)
+    tensors = revert_weight_conversion(model, model.state_dict())
+    return {name: tuple(tensors[name].shape) for name in sorted(tensors, key=_place)}
 
 
-def _mlp_shapes(prefix: str, hidden: int, intermediate: int) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{prefix}.gate_proj.weight": (intermediate, hidden),
-        f"{prefix}.down_proj.weight": (hidden, intermediate),
-        f"{prefix}.up_proj.weight": (intermediate, hidden),
-    }
+def _place(name: str) -> tuple[float, int, int]:
+    layer, expert = (re.search(rf"\.{part}\.(\d+)\.", name) for part in ("layers", "experts"))
+    outside = -1 if name == EMBEDDING else math.inf
+    return (
+        int(layer[1]) if layer else outside,
+        int(expert[1]) if expert else -1,
+        _ORDER.index(name.split(".")[-2]),
+    )
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:

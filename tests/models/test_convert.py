@@ -66,6 +66,25 @@ def pth(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("moe", [False, True])
+def test_names_shapes_and_order_are_those_of_minimind_s_files(moe):
+    attention = {"q_proj": (32, 32), "k_proj": (16, 32), "v_proj": (16, 32), "o_proj": (32, 32)}
+    attention |= {"q_norm": (8,), "k_norm": (8,)}
+    feed_forward = {"gate_proj": (48, 32), "down_proj": (32, 48), "up_proj": (48, 32)}
+    expected = {"model.embed_tokens": (96, 32)}
+    for layer in ("model.layers.0", "model.layers.1"):
+        expected |= {f"{layer}.self_attn.{name}": shape for name, shape in attention.items()}
+        expected |= {f"{layer}.input_layernorm": (32,), f"{layer}.post_attention_layernorm": (32,)}
+        if moe:
+            expected[f"{layer}.mlp.gate"] = (11, 32)
+        for part in [f"mlp.experts.{expert}" for expert in range(11)] if moe else ["mlp"]:
+            expected |= {f"{layer}.{part}.{name}": shape for name, shape in feed_forward.items()}
+    expected |= {"model.norm": (32,), "lm_head": (96, 32)}
+    config = MiniMindConfig(**{**SIZES, "use_moe": moe, "num_experts": 11})
+    found = expected_shapes(config)
+    assert list(found.items()) == [(f"{name}.weight", shape) for name, shape in expected.items()]
+
+
 def assert_same_tensors(first, second):
     assert list(first) == list(second)
     for name, tensor in first.items():
