@@ -41,12 +41,12 @@ from ..forward.lean import use_lean_norms, use_onednn
 from ..reports.record import COMPLETIONS_FOLDER, SAMPLES_FOLDER, STATE_FILE
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
+from ..rollout.agreement import failing_together
 from .checkpoints.resharding import is_of_other_processes, load_resharded
 from .checkpoints.resuming import checkpoint_to_resume, warn_of_earlier_run
 from .checkpoints.run_folder import ending_in_order, only_run_in
 from .checkpoints.saving import save_before_the_end
 from .checkpoints.state import load_rollout_state, save_rollout_state
-from .distributed.agreement import failing_together
 from .distributed.rollout_weights import RolloutWeights
 from .distributed.sharding import check_each_node, check_mode, keep_optimizer, whole_weights
 from .evaluating import EvaluatingTrainer
@@ -262,7 +262,7 @@ class RLTrainer(EvaluatingTrainer):
         prompts, stand_ins = prompts[:num_prompts], prompts[num_prompts:]
         rollouts, others = drawn[: num_prompts * num_generations], drawn[num_prompts * num_generations :]
         metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
-        with metrics.phase("scoring"), failing_together(self.accelerator, "scoring"):
+        with metrics.phase("scoring"), failing_together("scoring"):
             completions = self._decode(prompts, rollouts)
             notes = RewardNotes(len(rollouts), metrics, self._scorer.names)
             signals = self._score(prompts, rollouts, completions, num_generations, notes)
@@ -281,7 +281,7 @@ class RLTrainer(EvaluatingTrainer):
     def _rollout(self, prompt_ids: list[list[int]], num_generations: int, seed: int) -> list:
         with (
             self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
-            failing_together(self.accelerator, "the rollout"),
+            failing_together("the rollout"),
         ):
             return self._rollouts.draw(policy, prompt_ids, num_generations, seed, self.state.global_step)
 
@@ -361,7 +361,7 @@ class RLTrainer(EvaluatingTrainer):
     @contextmanager
     def _alone_in_output_dir(self) -> Iterator[None]:
         with ExitStack() as held:
-            with failing_together(self.accelerator, "claiming the output folder"):
+            with failing_together("claiming the output folder"):
                 if self.is_world_process_zero():
                     held.enter_context(only_run_in(self.args.output_dir))
             yield

@@ -21,10 +21,10 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from transformers.utils import logging
 
+from ..agreement import rank
 from ..errors import RolloutServerError, ServerGoneError
 from ..exported_weights import exported_weights
 from .client import SGLangServer
-from .peers import rank
 from .sync import WeightSync
 
 logger = logging.get_logger(__name__)

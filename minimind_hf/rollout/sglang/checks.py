@@ -11,11 +11,11 @@ from transformers.utils import logging
 from ...forward.introspection import unwrap
 from ...forward.logprobs import completion_scores
 from ...models import MiniMindConfig
+from ..agreement import failing_together
 from ..engine import Rollout
 from ..errors import RolloutServerError
 from ..exported_weights import server_architectures
 from .client import SGLangServer
-from .peers import together
 
 logger = logging.get_logger(__name__)
 
@@ -106,7 +106,8 @@ def check_logprobs(
     group_size = len(rollouts) // max(len(prompt_ids), 1)
     rows = range(0, len(rollouts), max(len(rollouts) // _PROBED, 1))[:_PROBED]
     pairs = [(prompt_ids[row // group_size], rollouts[row]) for row in rows]
-    together(lambda: _compare(pairs, _own_logprobs(model, pairs, temperature), _own_logprobs(model, pairs, 1.0)))
+    with failing_together("comparing log-probabilities with the SGLang server's"):
+        _compare(pairs, _own_logprobs(model, pairs, temperature), _own_logprobs(model, pairs, 1.0))
 
 
 def _compare(pairs: list[tuple], scaled: list[list[float]], unscaled: list[list[float]]) -> None:

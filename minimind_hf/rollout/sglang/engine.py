@@ -17,12 +17,12 @@ from torch import nn
 from transformers.utils import logging
 
 from ...forward.introspection import unwrap
+from ..agreement import failing_together, gather, on_main, rank
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..errors import RolloutServerError, ServerUnavailableError
 from .broadcast import DistributedSync
 from .checks import check_logprobs, check_room, check_server, how_to_start
 from .client import Patience, SGLangServer
-from .peers import gather, on_main, rank, together
 from .protocol import Expected, OtherWeightsError, PromptRequest, check_prompts, make_payload, read_answers
 from .sync import DiskSync, WeightSync
 
@@ -110,7 +110,10 @@ class SGLangEngine(RolloutEngine):
             ServerGoneError: If one is not up within `server_timeout`, with the command that starts it.
             RolloutServerError: If one serves something else.
         """
-        self._room = on_main(lambda: min(self._check(server, model) for server in self.servers))
+        checked = on_main(
+            "checking the SGLang servers", lambda: [self._check(server, model) for server in self.servers]
+        )
+        self._room = min(checked)
         check_room(self._room, max_prompt_length, max_completion_length)
 
     def _check(self, server: SGLangServer, model: nn.Module) -> int:
@@ -124,15 +127,17 @@ class SGLangEngine(RolloutEngine):
         if self._room is None:
             self.check_ready(model, None, 1)
         if self._run is None:
-            self._run = on_main(lambda: uuid.uuid4().hex[:8])
+            self._run = on_main("naming the run", lambda: uuid.uuid4().hex[:8])
         self._syncs += 1
         self._tag, self._version, self._model = f"{_TAG}-{self._run}-{self._syncs}", version, model
         self._send(range(len(self.servers)))
 
     def _send(self, numbers: Sequence[int]) -> None:
         """Gives servers the weights of the last sync, not those of now."""
-        together(lambda: self._sync.take(self._model, self._tag))
-        on_main(lambda: self._push_all([self.servers[number] for number in numbers]))
+        with failing_together("exporting the weights"):
+            self._sync.take(self._model, self._tag)
+        servers = [self.servers[number] for number in numbers]
+        on_main("sending the weights to the SGLang servers", lambda: self._push_all(servers))
         self._sync.done(self._tag)
 
     def _push_all(self, servers: list[SGLangServer]) -> None:
@@ -162,7 +167,8 @@ class SGLangEngine(RolloutEngine):
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
     ) -> list[Rollout]:
-        together(lambda: self._check_request(prompt_ids, sampling))
+        with failing_together("checking the prompts"):
+            self._check_request(prompt_ids, sampling)
         offset = rank()  # the processes begin with different servers
         requests = [
             PromptRequest(list(ids), num_generations, (number + offset) % len(self.servers))
@@ -192,7 +198,8 @@ class SGLangEngine(RolloutEngine):
         """Returns what happened in all processes."""
         expected = Expected(self._tag, self._version, sampling.eos_token_ids)
         missing = [request for request in requests if request.missing]
-        own = together(lambda: self._ask(missing, sampling, expected))
+        with failing_together("asking the SGLang servers"):
+            own = self._ask(missing, sampling, expected)
         rounds = gather(own)
         for other in rounds[1:]:
             rounds[0].join(other)
@@ -234,7 +241,7 @@ class SGLangEngine(RolloutEngine):
 
     def _mend(self, outcome: _Round, patience: dict[int, Patience]) -> None:
         """Waits for the servers of which completions are missing, and gives weights to those that lost them."""
-        lost = on_main(lambda: self._wait_for(outcome, patience))
+        lost = on_main("waiting for the SGLang servers", lambda: self._wait_for(outcome, patience))
         if lost:
             self._send(lost)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch import nn
 
+from ..agreement import rank
 from ..exported_weights import exported_config, exported_weights, write_weights
 from .client import SGLangServer
-from .peers import rank
 
 _PREFIX = "weights-"
 

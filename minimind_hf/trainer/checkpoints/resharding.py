@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from torch import nn
 from transformers.utils import logging
 
-from ..distributed.agreement import failing_together
+from ...rollout.agreement import failing_together
 from .atomic import STAGING
 from .resuming import CheckpointError, zero_tag
 from .state import world_size_of
@@ -47,11 +47,11 @@ def load_resharded(engine: Any, checkpoint: str | Path, output_dir: str | Path, 
     """
     folder, tag = Path(output_dir) / STAGING / "universal", zero_tag(checkpoint)
     try:
-        with failing_together(accelerator, "converting the checkpoint"):
+        with failing_together("converting the checkpoint"):
             if accelerator.is_main_process:
                 _convert(Path(checkpoint), folder)
                 _check_parameters(folder / tag, engine.module, checkpoint)
-        with failing_together(accelerator, "looking for the converted checkpoint"):
+        with failing_together("looking for the converted checkpoint"):
             if not (folder / "latest_universal").is_file():
                 raise CheckpointError(
                     f"{checkpoint} was converted for {accelerator.num_processes} processes by the first one, into "
