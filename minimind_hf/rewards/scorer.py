@@ -27,6 +27,7 @@ from .resolve import RewardFunction, resolve_reward, unique_names
 from .rules import completion_text
 
 _EXCERPT = 200
+_ROWS_SHOWN = 4
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -128,7 +129,7 @@ class RewardScorer:
             for name, function in zip(self.names, self.functions, strict=True):
                 answers.append(self._start(name, function, batch))
             for i, name in enumerate(self.names):
-                answers[i] = self._finish(name, self.functions[i], answers[i], batch)
+                answers[i] = self._finish(name, answers[i], batch)
         finally:
             for answer in answers:
                 if isinstance(answer, Future):
@@ -140,46 +141,20 @@ class RewardScorer:
         try:
             answer = function(**arguments)
         except Exception as error:
-            raise self._blame(name, function, batch, error) from error
+            raise _raised(name, batch, error) from error
         return self._loop.submit(answer) if inspect.isawaitable(answer) else answer
 
-    def _finish(self, name: str, function: RewardFunction, answer: Any, batch: "_Batch") -> Any:
+    def _finish(self, name: str, answer: Any, batch: "_Batch") -> Any:
         if not isinstance(answer, Future):
             return answer
         try:
             return self._loop.result_of(answer)
         except Exception as error:
-            raise self._blame(name, function, batch, error) from error
-
-    def _blame(self, name: str, function: RewardFunction, batch: "_Batch", error: Exception) -> RewardError:
-        """The error to raise; which completion it was is found by halving the batch."""
-        cause = f"The reward function {name!r} raised {type(error).__name__}: {error}"
-        first, end = 0, len(batch)
-        is_certain = end == 1
-        while end - first > 1:
-            middle = (first + end) // 2
-            is_certain = self._raises(type(error), name, function, batch.part(first, middle))
-            first, end = (first, middle) if is_certain else (middle, end)
-        if is_certain or self._raises(type(error), name, function, batch.part(first, end)):
-            return RewardError(f"{cause}\nIt does so for {batch.describe(first)}")
-        return RewardError(
-            f"{cause}\nIt raises only for the whole batch of {len(batch)} completions or parts of it, not for the one "
-            f"that halving leads to; the first is {batch.describe(0)}"
-        )
-
-    def _raises(self, kind: type[Exception], name: str, function: RewardFunction, batch: "_Batch") -> bool:
-        """Whether a part raises the same; another error, as of a function that wants whole batches, blames no one."""
-        try:
-            answer = function(**batch.arguments_for(name, function))
-            if inspect.isawaitable(answer):
-                self._loop.result_of(self._loop.submit(answer))
-        except Exception as error:
-            return type(error) is kind
-        return False
+            raise _raised(name, batch, error) from error
 
 
 class _Batch:
-    """The arguments of one call, whole or for one completion."""
+    """The arguments of one call."""
 
     def __init__(self, prompts, completions, completion_ids, columns: dict[str, Any], extra: dict[str, Any]):
         own = dict(zip(OWN_ARGUMENTS, (prompts, completions, completion_ids), strict=True))
@@ -192,11 +167,6 @@ class _Batch:
 
     def __len__(self) -> int:
         return len(self.per_completion["completions"])
-
-    def part(self, first: int, end: int) -> "_Batch":
-        some = {name: values[first:end] for name, values in self.per_completion.items()}
-        own = [some.pop(name) for name in OWN_ARGUMENTS]
-        return _Batch(*own, some, self.extra)
 
     def arguments_for(self, name: str, function: RewardFunction) -> dict[str, Any]:
         """The arguments that the function takes, as copies, and an error if it needs one that there is not."""
@@ -218,6 +188,15 @@ class _Batch:
         prompt = prompt if isinstance(prompt, str) else prompt[-1].get("content")
         completion = completion_text(self.per_completion["completions"][i])
         return f"sample {i}:\n  prompt: {_excerpt(prompt)}\n  completion: {_excerpt(completion)}"
+
+
+def _raised(name: str, batch: _Batch, error: Exception) -> RewardError:
+    """The error to raise when a function raised. It is not called again to find the row: a judge may cost money."""
+    shown = "\n".join(batch.describe(i) for i in range(min(len(batch), _ROWS_SHOWN)))
+    given = f"{len(batch)} completions, the first of them" if len(batch) > _ROWS_SHOWN else "these completions"
+    return RewardError(
+        f"The reward function {name!r} raised {type(error).__name__}: {error}\nIt was given {given}:\n{shown}"
+    )
 
 
 class _LoopThread:
