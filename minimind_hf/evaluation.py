@@ -18,7 +18,7 @@ from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import PromptDataset
-from .data.thinking_note import say_how_many_think
+from .data.prompts import say_how_many_think
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings
 from .rewards import RewardScorer
