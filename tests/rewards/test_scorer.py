@@ -266,9 +266,9 @@ def test_none_becomes_nan():
         ([0.0, -math.inf, 0.0, 0.0], "'fixed' returned -inf.*sample 1:"),
         ([0.0, 0.0, 0.0, 1e39], r"'fixed' returned 1e\+39.*\(in float32\).*sample 3:"),
         ([0.0, 10**400, 0.0, 0.0], r"'fixed' returned 1000.*\(in float32\).*sample 1:"),
-        ([0.0, "good", 0.0, 0.0], r"'fixed' returned 'good' \(str\), which is no number, for sample 1"),
-        ([0.0, 1j, 0.0, 0.0], r"\(complex\), which is no number"),
-        (torch.zeros(4, 2), r"returned \[0.0, 0.0\] \(list\), which is no number, for sample 0"),
+        ([0.0, "good", 0.0, 0.0], r"'fixed' returned 'good' \(str\).*sample 1"),
+        ([0.0, 1j, 0.0, 0.0], r"'fixed' returned 1j \(complex\).*sample 1"),
+        (torch.zeros(4, 2), r"'fixed' returned \[0.0, 0.0\] \(list\).*sample 0"),
     ],
 )
 def test_wrong_answers_are_named(value, message):
@@ -431,12 +431,12 @@ def test_a_failure_does_not_wait_for_the_others():
 @pytest.mark.parametrize(
     ("functions", "message"),
     [
-        ([], "There is no reward function"),
-        ([3], "3 is no reward function; give a function"),
-        ([Scaled], "Scaled.*is no reward function; give an instance of it"),
+        ([], "reward_funcs"),
+        ([3], "^3 .*function"),
+        ([Scaled], "Scaled.*instance"),
         (["no_such_module_here:f"], r"'no_such_module_here:f': the module .*cannot be imported \(ModuleNotFoundError"),
         (["math:no_such"], "'math' has no 'no_such'. Check the name after the colon"),
-        (["math:pi"], "'math:pi' is a float, no function or callable object"),
+        (["math:pi"], "'math:pi' is a float"),
         (["fractions:Fraction"], "'fractions:Fraction' is a ABCMeta"),
         (["nowhere/own.py:f"], "there is no file 'nowhere/own.py'"),
     ],
@@ -462,8 +462,7 @@ NAMES = "length, thinking, format, repetition, repetition_cjk, math, exact_match
 )
 def test_a_misspelt_name_is_corrected_without_the_hub(written, meant, monkeypatch):
     monkeypatch.setattr(RewardModel, "from_pretrained", lambda *args, **kwargs: pytest.fail("the hub was asked"))
-    message = f"{written!r} is no built-in reward ({NAMES}). Did you mean {meant!r}? A reward model is named by"
-    with pytest.raises(RewardError, match=re.escape(message)):
+    with pytest.raises(RewardError, match=rf"{re.escape(repr(written))}.*\({NAMES}\).*{re.escape(repr(meant))}"):
         RewardScorer([written])
 
 
@@ -471,7 +470,7 @@ def test_a_misspelt_name_is_corrected_without_the_hub(written, meant, monkeypatc
 def test_a_name_like_no_other_may_be_a_reward_model(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(RewardError, match=re.escape(f"{name!r} is no built-in reward ({NAMES}), no import path")):
+    with pytest.raises(RewardError, match=rf"{name!r}.*\({NAMES}\).*module:name.*reward model"):
         RewardScorer([name])
 
 
@@ -497,15 +496,15 @@ def test_weights_that_are_all_zero_are_refused():
 
 
 def test_weights_that_do_not_fit():
-    with pytest.raises(RewardError, match="There are 2 reward functions but 3 weights"):
+    with pytest.raises(RewardError, match="2 reward functions.* 3 weights"):
         RewardScorer([characters, "length"], [1.0, 2.0, 3.0])
     for weight in (math.nan, 1e39, 10**400, "1"):
-        with pytest.raises(RewardError, match=re.escape(f"The weight {weight!r} is no finite number")):
+        with pytest.raises(RewardError, match=re.escape(f"weight {weight!r} ")):
             RewardScorer([characters], [weight])
 
 
 def test_a_model_without_a_tokenizer(make_classifier):
-    with pytest.raises(RewardError, match="came without a tokenizer.*processing classes"):
+    with pytest.raises(RewardError, match="LlamaForSequenceClassification.*processing_classes"):
         RewardScorer([make_classifier()])
 
 
