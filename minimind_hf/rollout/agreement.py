@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that stop together: where one fails, the others say so and end too, instead of waiting for it.
 
-A launcher ends what is left of a run sooner or later; until then a process that waits for a dead one shows nothing
-but a timeout. So work that can fail in one process alone (engines, rewards, files) is followed by a short exchange.
-Engines need it as well as trainers, so it is here. Without `torch.distributed` there is one process, and an error is
-simply raised.
+A launcher ends the rest of a run sooner or later, but until then a process that waits for a dead one only shows a
+timeout. So work that can fail in one process alone (engines, rewards, files) is followed by a short exchange. Engines
+need it as well as trainers. Without `torch.distributed` there is one process, and an error is simply raised.
 """
 
 from collections.abc import Callable, Iterator
