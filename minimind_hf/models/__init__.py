@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMind as an architecture of transformers. Importing this package registers it with the Auto classes."""
+"""MiniMind as an architecture of transformers, and conversion to and from it. Importing registers the Auto classes.
+
+It imports torch and transformers (conversion also `paths`), because saved folders carry the configuration and the
+model as remote code. A change of the architecture belongs in `configuration_minimind` and `modeling_minimind`, of
+MiniMind's own files in `pth`, of what Qwen3 calls the same in `qwen3`, and of folders and commands in `convert`.
+"""
 
 from transformers import (
     AutoConfig,

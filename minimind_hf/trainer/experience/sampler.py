@@ -7,28 +7,28 @@ from trl.trainer.utils import RepeatSampler
 
 
 class RolloutSampler(RepeatSampler):
-    """Draws prompts chunk by chunk, each chunk once per micro-batch that its rollout fills.
+    """Draws prompts in chunks, and each chunk once per micro-batch that its rollout fills.
 
     The Trainer asks its data loader for one batch per micro-batch. A rollout fills several, so its prompts come
-    several times in a row; the trainer makes the rollout at the first and takes the rest from its buffer. Skipping
-    batches on resume thus stays the Trainer's business. Prompts that do not fill a last rollout wait for the next
-    epoch and its other order.
+    several times in a row. The trainer makes the rollout at the first and takes the rest from its buffer, so that the
+    Trainer can skip batches when it resumes. Prompts that do not fill a last rollout wait for the next epoch and its
+    new order.
 
     Args:
-        num_prompts (`int`): Prompts of the dataset.
+        num_prompts (`int`): Prompts of the data set.
         chunk_size (`int`): Prompts of one rollout over all processes.
         repeats (`int`): Micro-batches that a rollout fills, over all its iterations.
         shuffle (`bool`): A new random order each epoch.
-        seed (`int`): Of that order.
+        seed (`int`): Seed of that order.
 
     Raises:
-        ValueError: If there are fewer prompts than one rollout takes.
+        ValueError: If there are fewer prompts than one rollout needs.
     """
 
     def __init__(self, num_prompts: int, chunk_size: int, repeats: int, shuffle: bool, seed: int):
         if num_prompts < chunk_size:
             raise ValueError(
-                f"The train dataset has {num_prompts} prompts, but one rollout over all processes takes {chunk_size} "
+                f"The train dataset has {num_prompts} prompts, but one rollout over all processes needs {chunk_size} "
                 "(per_device_train_batch_size x steps_per_generation x processes / num_generations). Lower the batch "
                 "size, raise num_generations or add prompts."
             )
@@ -52,18 +52,18 @@ class RolloutSampler(RepeatSampler):
 
 
 def evaluation_batches(num_prompts: int, size: int, process: int, num_processes: int) -> list[list[int | None]]:
-    """The numbers of the prompts that a process evaluates.
+    """Returns the numbers of the prompts that a process evaluates.
 
-    All processes get as many batches, and as many prompts in each. Those that do not fill a last batch of all
-    processes are spread over them, so that there are fewer stand-ins than processes.
+    All processes get the same number of batches with the same number of prompts. Prompts that do not fill a last batch
+    of all processes are spread over them, so that there are fewer stand-ins than processes.
 
     Args:
         num_prompts (`int`): Prompts of the data set.
-        size (`int`): Prompts of a batch of one process.
-        process (`int`): Which one of `num_processes`.
+        size (`int`): Prompts per batch of one process.
+        process (`int`): Number of the process.
 
     Returns:
-        `list[list[int | None]]`: Batches; `None` is a stand-in, in the last batch only and behind its prompts.
+        `list[list[int | None]]`: Batches. `None` is a stand-in, only in the last batch and after its prompts.
     """
     batches = []
     for start in range(0, num_prompts, size * num_processes):
