@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
-from .data.thinking_note import say_how_many_think
+from .data.prompts import say_how_many_think
 from .flags import flag
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings

@@ -46,7 +46,7 @@ def test_overwrite_is_asked_for(folder, tmp_path, capsys):
     arguments = ["convert", str(folder), str(tmp_path / "weights.pth")]
     assert main(arguments) == 0
     assert main(arguments) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main([*arguments, "--overwrite"]) == 0
 
 

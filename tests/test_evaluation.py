@@ -144,7 +144,7 @@ def test_command_names_a_file_without_rows(folders, tmp_path, capsys):
     (tmp_path / "header.csv").write_text("prompt,answer\n")
     arguments = ["eval", str(folders / "model_0"), "--dataset_name", str(tmp_path / "header.csv"), "--exact_match"]
     assert main(arguments) == 1
-    assert "header.csv holds a header only" in capsys.readouterr().err
+    assert "header.csv has a header" in capsys.readouterr().err
 
 
 def test_a_later_model_that_fails(folders, capsys):

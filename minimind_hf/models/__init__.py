@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMind as an architecture of transformers.
+"""MiniMind as an architecture of transformers, and conversion to and from it.
 
-Importing this package registers it with the Auto classes, and imports neither torch nor transformers for that.
+Importing this room registers MiniMind with the Auto classes, and imports neither torch nor transformers for that. A
+change of the architecture belongs in `configuration_minimind` and `modeling_minimind`, which saved folders carry as
+remote code and which therefore import nothing of the project; of MiniMind's own files in `pth`, of what Qwen3 calls
+the same in `qwen3`, and of folders in `convert`.
 """
 
 from importlib import import_module

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollout engines: token ids in, token ids and log-probabilities out."""
+"""Rollout engines: token ids in, token ids and log-probabilities out.
+
+It imports `forward` and `models`, and knows no trainer. `engine` is the contract with trainers. How processes agree
+and how weights are exported to servers is here too; whatever concerns one engine belongs in its own room, `torch` or
+`sglang`. A new engine subclasses `RolloutEngine`.
+"""
 
 from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
 from .errors import RolloutServerError, ServerGoneError

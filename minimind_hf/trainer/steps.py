@@ -20,8 +20,8 @@ from ..forward.layouts import score_completions
 from ..forward.logprobs import TokenScores
 from ..rewards import RewardScorer
 from ..rewards.judging import judge, readable_completions
+from ..rollout.agreement import failing_together
 from .checkpoints.checkpointing import CheckpointingTrainer
-from .distributed.agreement import failing_together
 from .experience.experience import Experience, split_experience
 from .experience.measures import measure_experience
 from .experience.micro_batch import MicroBatch
@@ -68,7 +68,7 @@ class FourSteps(CheckpointingTrainer):
         with (
             experience.metrics.phase("rollout"),
             self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
-            failing_together(self.accelerator, "the rollout"),
+            failing_together("the rollout"),
         ):
             experience.rollouts = self._rollouts.draw(policy, experience)
         counted = experience.counted.rollouts
@@ -80,7 +80,7 @@ class FourSteps(CheckpointingTrainer):
         metrics, counted = experience.metrics, experience.counted
         ids = [rollout.completion_ids for rollout in counted.rollouts]
         notes = RewardNotes(len(ids), metrics, self.scorer.names)
-        with metrics.phase("scoring"), failing_together(self.accelerator, "scoring"):
+        with metrics.phase("scoring"), failing_together("scoring"):
             experience.completions = readable_completions(counted.prompts, ids, self.processing_class)
             experience.signals = self._signals(counted.prompts, experience.completions, ids, notes)
             weights = self.scorer.weights.to(experience.signals)

@@ -56,7 +56,7 @@ def test_slices_of_a_file(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", *({"prompt": str(i)} for i in range(10)))
     assert load_prompts(source, split="train[:3]")["prompt"][:] == ["0", "1", "2"]
     assert load_prompts(source, split="train[80%:]")["prompt"][:] == ["8", "9"]
-    with pytest.raises(PromptError, match="only the split 'train'.*'test' was asked for"):
+    with pytest.raises(PromptError, match=r"'test'.*'train\[:100\]'"):
         load_prompts(source, split="test")
 
 
@@ -66,9 +66,7 @@ def test_question_column_becomes_one_user_turn(tmp_path):
     )
     dataset = load_prompts(source, question_column="question")
     assert dataset[1] == {"answer": "4", "prompt": [{"role": "user", "content": "2+2?"}]}
-    with pytest.raises(
-        PromptError, match=r"question_column='q' is no column; the columns are \['question', 'answer'\]"
-    ):
+    with pytest.raises(PromptError, match=r"question_column='q'.*\['question', 'answer'\]"):
         load_prompts(source, question_column="q")
 
 
@@ -89,24 +87,23 @@ def test_tools_of_different_shape_keep_their_own_fields(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([CHAT, "{broken"], r"p\.jsonl, line 2: no JSON .*it begins with '\{broken'"),
-        ([CHAT, "", "[1, 2]"], r"line 3: expected a JSON object, found '\[1, 2\]'"),
-        ([CHAT, {"text": "x"}], r"line 2: `conversations` is missing, expected a list of messages"),
-        ([CHAT, {"conversations": []}], r"line 2: `conversations` is \[\], expected"),
-        ([CHAT, {"conversations": "hi"}], r"line 2: `conversations` is 'hi', expected"),
-        ([CHAT, {"conversations": ["hi"]}], r"line 2: `conversations\[0\]` is 'hi', expected"),
-        ([{"conversations": [{"from": "human", "value": "x"}]}], r"line 1: .*`from`/`value` is another format"),
-        ([{"conversations": [{"role": "user", "content": 3}]}], r"line 1: `conversations\[0\]` has the content 3"),
-        ([{"conversations": [{"role": "user"}]}], r"line 1: `conversations\[0\]` has the content None"),
-        ([{"conversations": [{"role": "human", "content": "x"}]}], r"has the role 'human', expected one of \["),
-        ([{"conversations": [{"role": "assistant", "content": "x"}]}], r"line 1: `conversations` leaves nothing"),
-        ([{"conversations": [{"role": "system", "content": "x"}]}], r"roles are \['system'\]"),
-        ([{"prompt": ""}], r"line 1: `prompt` is an empty string"),
-        ([{"prompt": "a"}, {"prompt": [{"role": "user", "content": "b"}]}], r"line 2: the prompt is a list of mess.*"
-         r"but the prompts before it are each a string"),
-        ([{"question": "a", "answer": "b"}], r"line 1: .*neither a `prompt` column.*are \['question', 'answer'\]"),
-        ([{"prompt": "a", "n": 1}, {"prompt": "b", "n": "x"}], r"the values of 'n' are not of one type"),
-        ([], "is empty"),
+        ([CHAT, "{broken"], r"p\.jsonl, line 2: .*JSON.*'\{broken'"),
+        ([CHAT, "", "[1, 2]"], r"line 3: .*JSON object.*'\[1, 2\]'"),
+        ([CHAT, {"text": "x"}], r"line 2: `conversations` is missing"),
+        ([CHAT, {"conversations": []}], r"line 2: `conversations` is \[\]"),
+        ([CHAT, {"conversations": "hi"}], r"line 2: `conversations` is 'hi'"),
+        ([CHAT, {"conversations": ["hi"]}], r"line 2: `conversations\[0\]` is 'hi'"),
+        ([{"conversations": [{"from": "human", "value": "x"}]}], r"line 1: `conversations\[0\]`.*`from`/`value`"),
+        ([{"conversations": [{"role": "user", "content": 3}]}], r"line 1: `conversations\[0\]`.*content 3"),
+        ([{"conversations": [{"role": "user"}]}], r"line 1: `conversations\[0\]`.*content None"),
+        ([{"conversations": [{"role": "human", "content": "x"}]}], r"line 1: `conversations\[0\]`.*'human'.*'user'"),
+        ([{"conversations": [{"role": "assistant", "content": "x"}]}], r"line 1: `conversations`.*\[\]"),
+        ([{"conversations": [{"role": "system", "content": "x"}]}], r"line 1: `conversations`.*\['system'\]"),
+        ([{"prompt": ""}], r"line 1: `prompt`.*empty"),
+        ([{"prompt": "a"}, {"prompt": [{"role": "user", "content": "b"}]}], r"line 2: .*list of messages.*string"),
+        ([{"question": "a", "answer": "b"}], r"line 1: .*`prompt`.*`conversations`.*\['question', 'answer'\]"),
+        ([{"prompt": "a", "n": 1}, {"prompt": "b", "n": "x"}], r"p\.jsonl.*'n'.*type"),
+        ([], r"p\.jsonl is empty"),
     ],
 )  # fmt: skip
 def test_bad_lines_are_named(tmp_path, lines, message):
@@ -119,29 +116,29 @@ def test_bad_lines_are_named(tmp_path, lines, message):
 def test_not_utf8(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
-    with pytest.raises(PromptError, match="line 2: no JSON .*utf-8"):
+    with pytest.raises(PromptError, match="line 2: .*utf-8"):
         load_prompts(str(path))
 
 
 def test_bad_line_in_a_folder_is_named(tmp_path):
     write_lines(tmp_path / "train.jsonl", {"prompt": "a"}, "{broken")
-    with pytest.raises(PromptError, match=r"train\.jsonl, line 2: no JSON"):
+    with pytest.raises(PromptError, match=r"train\.jsonl, line 2: .*JSON"):
         load_prompts(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.csv", "prompt,answer\n", r"p\.csv holds a header only \(\['prompt', 'answer'\]\)"),
+        ("p.csv", "prompt,answer\n", r"p\.csv.*\['prompt', 'answer'\]"),
         ("p.csv", "", r"p\.csv is empty"),
-        ("p.csv", "\n\n\n", r"p\.csv holds blank lines only"),
+        ("p.csv", "\n\n\n", r"p\.csv.*blank lines"),
         ("p.csv", "prompt,answer\na,1,2\nb,2,3\n", "Expected 2 fields in line 2, saw 3.*double quotes"),
         ("p.csv", "prompt,answer\na,1\n\nb,2,3\n", "Expected 2 fields in line 4, saw 3"),
         ("p.parquet", "", r"p\.parquet is empty"),
-        ("p.parquet", "PAR1", r"p\.parquet is no parquet file"),
+        ("p.parquet", "PAR1", r"p\.parquet.*parquet file"),
         ("p.jsonl", "\n \n\n", r"p\.jsonl is empty"),
         ("p.json", "[]", r"p\.json is empty"),
-        ("p.txt", "hello", r"p\.txt' is a file of a kind that is not read. Give one that ends in \.jsonl"),
+        ("p.txt", "hello", r"p\.txt'.*\.jsonl"),
     ],
 )
 def test_files_without_rows_that_can_be_read_are_named(tmp_path, name, content, message):
@@ -164,20 +161,20 @@ def test_blank_lines_and_slices_of_tables(tmp_path):
 
 
 def test_missing_file_and_missing_split(tmp_path):
-    with pytest.raises(PromptError, match=r"There is no file .*nowhere\.jsonl.*Check the path"):
+    with pytest.raises(PromptError, match=r"no file .*nowhere\.jsonl"):
         load_prompts(str(tmp_path / "nowhere.jsonl"))
     for folder in ("./nowhere", "a/b/c", ""):
-        with pytest.raises(PromptError, match=f"There is no folder '{folder}'"):
+        with pytest.raises(PromptError, match=f"no folder '{folder}'"):
             load_prompts(folder)
     datasets.DatasetDict(train=datasets.Dataset.from_dict({"prompt": ["a"]})).save_to_disk(str(tmp_path / "d"))
-    with pytest.raises(PromptError, match="Cannot load the split 'validation'"):
+    with pytest.raises(PromptError, match="split 'validation'"):
         load_prompts(str(tmp_path / "d"), split="validation")
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (str(2**63), "the integer 9223372036854775808 has more than 64 bits"),
+        (str(2**63), "9223372036854775808.*64 bits"),
         ("[[" + "9" * 5000 + "]]", "p.jsonl, line 2"),
         ('{"a": ["\\ud83d"]}', "half of a surrogate pair"),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),

@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from minimind_hf.data import DEFAULT_SYSTEM_PROMPTS, PromptDataset, PromptError, load_prompts, prompt_choices
-from minimind_hf.data.thinking_note import say_how_many_think
+from minimind_hf.data.prompts import say_how_many_think
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -262,39 +262,35 @@ def test_fields_that_arrow_filled_with_none_do_not_reach_the_template(tokenizer)
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
-        ([], {}, "The data set .* is empty"),
-        ([{"text": "a", "label": 1}], {}, r"neither a `prompt` column.*columns are \['text', 'label'\]"),
-        ([{"prompt": "a"}, {"prompt": chat("b")}], {}, "row 1: the prompt is a list of messages, but"),
-        (
-            [{"prompt": "a"}, {"prompt": None}],
-            {},
-            "row 1: `prompt` is missing, expected a string or a list of messages",
-        ),
-        ([{"prompt": "a"}, {"prompt": ""}], {}, "row 1: `prompt` is an empty string"),
-        ([{"prompt": [{"role": "bot", "content": "a"}]}], {}, r"row 0: `prompt\[0\]` has the role 'bot'"),
-        ([{"prompt": "a", "completions": "b"}], {}, "a column 'completions'.*rename_column"),
-        ([{"prompt": "a", 5: "b"}], {}, "a column named 5, a int"),
-        ([{"prompt": "a"}, {"prompt": "b\ud800"}], {}, "row 1: `prompt` holds half of a surrogate pair"),
-        ([{"prompt": chat("\ud800")}], {}, r"row 0: `prompt\[0\]`: `content` holds half of a surrogate pair"),
-        ([{"prompt": [{"role": "system", "content": "", "tools": 5}, *chat("a")]}], {}, "`tools` is 5, expected a li"),
-        ([{"prompt": [{"role": "user", "content": "", "tool_calls": "7"}]}], {}, "`tool_calls` is 7, expected a list"),
-        ([{"prompt": [{"role": "user", "content": "", "reasoning_content": 7}]}], {}, "has the reasoning_content 7"),
-        ([{"prompt": chat("a"), "chat_template_kwargs": "x"}], {}, "row 0: `chat_template_kwargs` is 'x', expected"),
-        (rows(1), {"chat_template_kwargs": {"tokenize": True}}, r"chat_template_kwargs holds 'tokenize' \(True\)"),
-        (["a"], {}, "row 0 is a str, expected a dict"),
-        ({"train": []}, {}, r"holds several splits \(\['train'\]\)"),
-        (3, {}, "Expected a `datasets.Dataset` or a list of dicts, not a int"),
-        ([{"prompt": "a"}], {"thinking_ratio": 1.5}, "thinking_ratio must be between 0 and 1 .*not 1.5"),
-        ([{"prompt": "a"}], {"thinking_ratio": float("nan")}, "thinking_ratio must be between 0 and 1"),
-        ([{"prompt": "a"}], {"system_prompt_ratio": -0.1}, "system_prompt_ratio must be between 0 and 1"),
-        ([{"prompt": "a"}], {"overlong_prompts": "cut"}, "must be 'truncate' or 'drop', not 'cut'"),
-        ([{"prompt": "a"}], {"max_prompt_length": 0}, "max_prompt_length must be at least 1"),
-        ([{"prompt": "a"}], {"system_prompt_ratio": 0.5, "system_prompts": []}, "a list of one or more strings"),
-        ([{"prompt": "a"}], {"system_prompts": "be kind"}, "a list of one or more strings, not 'be kind'"),
+        ([], {}, "list.* is empty"),
+        ([{"text": "a", "label": 1}], {}, r"`prompt`.*`conversations`.*\['text', 'label'\]"),
+        ([{"prompt": "a"}, {"prompt": chat("b")}], {}, "row 1: .*list of messages.*string"),
+        ([{"prompt": "a"}, {"prompt": None}], {}, "row 1: `prompt` is missing"),
+        ([{"prompt": "a"}, {"prompt": ""}], {}, "row 1: `prompt`.*empty"),
+        ([{"prompt": [{"role": "bot", "content": "a"}]}], {}, r"row 0: `prompt\[0\]`.*'bot'.*'user'"),
+        ([{"prompt": "a", "completions": "b"}], {}, "'completions'.*rename_column"),
+        ([{"prompt": "a", 5: "b"}], {}, "column named 5, a int"),
+        ([{"prompt": "a"}, {"prompt": "b\ud800"}], {}, "row 1: `prompt`.*surrogate"),
+        ([{"prompt": chat("\ud800")}], {}, r"row 0: `prompt\[0\]`: `content`.*surrogate"),
+        ([{"prompt": [{"role": "system", "content": "", "tools": 5}, *chat("a")]}], {}, "row 0: `tools` is 5"),
+        ([{"prompt": [{"role": "user", "content": "", "tool_calls": "7"}]}], {}, "`tool_calls` is 7"),
+        ([{"prompt": [{"role": "user", "content": "", "reasoning_content": 7}]}], {}, "reasoning_content 7"),
+        ([{"prompt": chat("a"), "chat_template_kwargs": "x"}], {}, "row 0: `chat_template_kwargs` is 'x'"),
+        (rows(1), {"chat_template_kwargs": {"tokenize": True}}, r"chat_template_kwargs.*'tokenize' \(True\)"),
+        (["a"], {}, "row 0 is a str"),
+        ({"train": []}, {}, r"splits \(\['train'\]\)"),
+        (3, {}, "`datasets.Dataset`.* int"),
+        ([{"prompt": "a"}], {"thinking_ratio": 1.5}, "thinking_ratio.* 1.5"),
+        ([{"prompt": "a"}], {"thinking_ratio": float("nan")}, "thinking_ratio.* nan"),
+        ([{"prompt": "a"}], {"system_prompt_ratio": -0.1}, "system_prompt_ratio.* -0.1"),
+        ([{"prompt": "a"}], {"overlong_prompts": "cut"}, "overlong_prompts.*'truncate' or 'drop'.*'cut'"),
+        ([{"prompt": "a"}], {"max_prompt_length": 0}, "max_prompt_length.*at least 1.* 0"),
+        ([{"prompt": "a"}], {"system_prompt_ratio": 0.5, "system_prompts": []}, r"system_prompts.*\[\]"),
+        ([{"prompt": "a"}], {"system_prompts": "be kind"}, "system_prompts.*'be kind'"),
         (
             [{"prompt": "aaaa"}, {"prompt": "bbbbb"}],
             {"max_prompt_length": 3, "overlong_prompts": "drop"},
-            "All 2 prompts are longer than max_prompt_length = 3",
+            "2 prompts.*max_prompt_length = 3.*truncate",
         ),
     ],
 )
@@ -308,32 +304,30 @@ def test_a_template_that_refuses_a_conversation_names_its_row(tokenizer):
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "{% for m in messages %}", "{% for m in messages %}" + alternate
     )
-    with pytest.raises(
-        PromptError, match="row 0: the chat template .* of the roles .'system', 'user'.*no system role"
-    ):
+    with pytest.raises(PromptError, match="row 0: .*chat template.*'system', 'user'.*no system role"):
         PromptDataset(rows(2), tokenizer, system_prompt_ratio=0.1)  # found at once, whichever rows are to get one
     dataset = PromptDataset([*rows(1), {"prompt": [{"role": "system", "content": "s"}, *chat("a")]}], tokenizer)
     assert dataset[0]["prompt_ids"]
-    with pytest.raises(PromptError, match="row 1: the chat template .* cannot render it"):
+    with pytest.raises(PromptError, match="row 1: .*chat template"):
         dataset[1]
 
 
 def test_streams_are_refused_by_name(tokenizer):
     stream = datasets.Dataset.from_dict({"prompt": ["a"]}).to_iterable_dataset()
-    with pytest.raises(PromptError, match="IterableDataset is not supported.*streaming=True"):
+    with pytest.raises(PromptError, match="IterableDataset.*streaming=True"):
         PromptDataset(stream, tokenizer)
 
 
 def test_tokenizer_without_chat_template(tokenizer):
     tokenizer.chat_template = None
-    with pytest.raises(PromptError, match="has no chat template.*tokenizer.chat_template"):
+    with pytest.raises(PromptError, match="tokenizer.chat_template"):
         PromptDataset(rows(1), tokenizer)
     assert len(PromptDataset([{"prompt": "strings need none"}], tokenizer)) == 1
 
 
 def test_tokenizer_without_pad_token(tokenizer):
     tokenizer.pad_token = None
-    with pytest.raises(PromptError, match=r"has no pad token.*'<\|im_end\|>'.*tokenizer.pad_token = tokenizer.eos"):
+    with pytest.raises(PromptError, match=r"pad_token is None.*'<\|im_end\|>'.*tokenizer.pad_token = tokenizer.eos"):
         PromptDataset(rows(1), tokenizer)
 
 
@@ -341,7 +335,7 @@ def test_prompt_without_tokens(tokenizer):
     from tokenizers.normalizers import Replace
 
     tokenizer.backend_tokenizer.normalizer = Replace(" ", "")
-    with pytest.raises(PromptError, match="row 0: the prompt ' ' has no tokens"):
+    with pytest.raises(PromptError, match="row 0: .*' '.*no tokens"):
         PromptDataset([{"prompt": " "}], tokenizer)[0]
 
 

@@ -135,10 +135,10 @@ def test_what_cannot_be_made_is_refused(source, message):
 
 
 def test_other_splits_and_nothing_to_hold_out():
-    with pytest.raises(PromptError, match="splits 'train' and 'test', but 'validation'"):
+    with pytest.raises(PromptError, match="'train'.*'test'.*'validation'"):
         load_prompts(EASY, split="validation")
     few = "reasoning_gym:chain_sum,size=3000,min_terms=1,max_terms=1,max_digits=1"
-    with pytest.raises(PromptError, match="no problem to hold out"):
+    with pytest.raises(PromptError, match="size=3000.*hold out"):
         load_prompts(few, split="test")
 
 

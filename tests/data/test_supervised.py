@@ -133,16 +133,16 @@ def test_template_that_rewrites_earlier_turns_is_refused(tokenizer):
     tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }}{{ m.content if loop.last else '' }}{% endfor %}"
     renderer = ConversationRenderer(tokenizer)
     row = {"conversations": [user("a"), assistant("A"), user("b"), assistant("B")]}
-    with pytest.raises(PromptError, match="row 7: the chat template renders turn 1 differently once others follow"):
+    with pytest.raises(PromptError, match="row 7: .*chat template.* turn 1 "):
         encode_conversation(row, 7, renderer)
 
 
 @pytest.mark.parametrize(
     ("turns", "message"),
     [
-        ([user("a")], "no assistant turn to learn"),
-        ([assistant("A"), user("b")], "the assistant speaks first"),
-        ([{"role": "human", "content": "a"}], "has the role 'human'"),
+        ([user("a")], r"row 3: .*assistant.*\['user'\]"),
+        ([assistant("A"), user("b")], "row 3: .*first.*assistant"),
+        ([{"role": "human", "content": "a"}], "row 3: .*role 'human'"),
     ],
 )
 def test_conversations_without_something_to_learn(renderer, turns, message):
@@ -152,10 +152,10 @@ def test_conversations_without_something_to_learn(renderer, turns, message):
 
 def test_tokenizer_without_a_template_or_an_end(tokenizer):
     tokenizer.chat_template = None
-    with pytest.raises(PromptError, match="no chat template"):
+    with pytest.raises(PromptError, match="tokenizer.chat_template"):
         ConversationRenderer(tokenizer).text([user("a")])
     tokenizer.eos_token = None
-    with pytest.raises(PromptError, match="no eos token"):
+    with pytest.raises(PromptError, match="tokenizer.eos_token"):
         ConversationRenderer(tokenizer)
 
 
@@ -215,10 +215,13 @@ def test_reward_model_learns_what_it_will_be_asked(renderer, tokenizer, tiny_min
     ("row", "message"),
     [
         ({"chosen": PREFERENCE["chosen"]}, "`rejected` is missing"),
-        ({**PREFERENCE, "prompt": "x"}, "`prompt` is 'x', expected a list of messages"),
-        ({"chosen": [user("a"), assistant("A")], "rejected": [user("b"), assistant("B")]}, "the same conversation"),
-        ({"chosen": [user("a"), user("b")], "rejected": [user("a"), assistant("B")]}, "not the assistant's"),
-        ({"chosen": "A", "rejected": "B"}, "expected a list of messages"),
+        ({**PREFERENCE, "prompt": "x"}, "row 0: `prompt` is 'x'"),
+        (
+            {"chosen": [user("a"), assistant("A")], "rejected": [user("b"), assistant("B")]},
+            "row 0: `chosen` and `rejected`",
+        ),
+        ({"chosen": [user("a"), user("b")], "rejected": [user("a"), assistant("B")]}, "row 0: .*`chosen`.*assistant"),
+        ({"chosen": "A", "rejected": "B"}, "row 0: `chosen` is 'A'"),
     ],
 )
 def test_preferences_that_compare_nothing(row, message):
@@ -230,14 +233,14 @@ def test_a_bad_line_is_named(tmp_path):
     path = tmp_path / "sft.jsonl"
     good = json.dumps({"conversations": [user("a"), assistant("A")]})
     path.write_text(good + "\n" + '{"question": "a"}\n')
-    with pytest.raises(PromptError, match=r"neither `conversations` \(or `messages`\) nor `text`.*\['question'\]"):
+    with pytest.raises(PromptError, match=r"line 2: .*`conversations`.*`messages`.*`text`.*\['question'\]"):
         load_rows(str(path), check_example)
     path.write_text(good + "\n" + '{"conversations": [{"role": "user"}]}\n')
     with pytest.raises(PromptError, match=r"line 2: `conversations`\[0\]"):
         load_rows(str(path), check_example)
     path.write_text(good + "\n")
     assert len(load_rows(str(path), check_example)) == 1
-    with pytest.raises(PromptError, match="There is no file"):
+    with pytest.raises(PromptError, match="no file .*absent.jsonl"):
         load_rows(str(tmp_path / "absent.jsonl"), check_example)
 
 

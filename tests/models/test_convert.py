@@ -66,6 +66,25 @@ def pth(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("moe", [False, True])
+def test_names_shapes_and_order_are_those_of_minimind_s_files(moe):
+    attention = {"q_proj": (32, 32), "k_proj": (16, 32), "v_proj": (16, 32), "o_proj": (32, 32)}
+    attention |= {"q_norm": (8,), "k_norm": (8,)}
+    feed_forward = {"gate_proj": (48, 32), "down_proj": (32, 48), "up_proj": (48, 32)}
+    expected = {"model.embed_tokens": (96, 32)}
+    for layer in ("model.layers.0", "model.layers.1"):
+        expected |= {f"{layer}.self_attn.{name}": shape for name, shape in attention.items()}
+        expected |= {f"{layer}.input_layernorm": (32,), f"{layer}.post_attention_layernorm": (32,)}
+        if moe:
+            expected[f"{layer}.mlp.gate"] = (11, 32)
+        for part in [f"mlp.experts.{expert}" for expert in range(11)] if moe else ["mlp"]:
+            expected |= {f"{layer}.{part}.{name}": shape for name, shape in feed_forward.items()}
+    expected |= {"model.norm": (32,), "lm_head": (96, 32)}
+    config = MiniMindConfig(**{**SIZES, "use_moe": moe, "num_experts": 11})
+    found = expected_shapes(config)
+    assert list(found.items()) == [(f"{name}.weight", shape) for name, shape in expected.items()]
+
+
 def assert_same_tensors(first, second):
     assert list(first) == list(second)
     for name, tensor in first.items():
@@ -246,7 +265,7 @@ def test_overwriting_leaves_no_stale_weights(pth, tmp_path):
     (folder / "model-00001-of-00002.safetensors").write_text("old")
     (folder / "notes.txt").write_text("mine")
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConversionError, match="exists already"):
+    with pytest.raises(ConversionError, match="already exists"):
         convert(pth(), folder)
     convert(pth(), folder, overwrite=True)
     assert [file.name for file in folder.glob("*.safetensors")] == ["model.safetensors"]
@@ -273,7 +292,7 @@ def test_adapters_are_to_be_merged_first(tmp_path):
     ):
         convert(tmp_path, tmp_path / "out")
     (tmp_path / "merged").mkdir()
-    with pytest.raises(ConversionError, match=f"Convert the merged model instead, {tmp_path / 'merged'}"):
+    with pytest.raises(ConversionError, match=f"{tmp_path / 'merged'}"):
         convert(tmp_path, tmp_path / "out")
 
 
@@ -320,20 +339,20 @@ def with_value(name, value):
     [
         (b"", "cannot be read as a torch checkpoint"),
         (b"PK\x03\x04 not a whole archive", "cannot be read as a torch checkpoint"),
-        (b"no checkpoint at all", "broken.pth was refused"),
+        (b"no checkpoint at all", "broken.pth .*plain state dicts"),
         (torch.zeros(3), "holds a Tensor, not a state dict"),
         ({}, "an empty mapping"),
-        ({"weights": [1, 2]}, "these entries are no tensors: weights"),
-        ({"bert.weight": torch.zeros(2, 2)}, "No tensor model.embed_tokens.weight.*bert.weight"),
-        (without("model.layers.0.self_attn.q_norm.weight"), "No tensor model.layers.0.self_attn.q_norm.weight"),
-        (without("model.layers.1.mlp.up_proj.weight"), "1 tensors missing .model.layers.1.mlp.up_proj.weight"),
-        (with_value("model.layers.0.extra", torch.zeros(1)), "1 unexpected .model.layers.0.extra"),
+        ({"weights": [1, 2]}, "broken.pth .*not tensors: weights"),
+        ({"bert.weight": torch.zeros(2, 2)}, "model.embed_tokens.weight .*bert.weight"),
+        (without("model.layers.0.self_attn.q_norm.weight"), "tensor model.layers.0.self_attn.q_norm.weight"),
+        (without("model.layers.1.mlp.up_proj.weight"), "1 tensors .*missing .model.layers.1.mlp.up_proj.weight"),
+        (with_value("model.layers.0.extra", torch.zeros(1)), "1 .*unexpected .model.layers.0.extra"),
         (
             with_value("model.layers.1.self_attn.o_proj.weight", torch.zeros(8, 8)),
             r"o_proj.weight is \(8, 8\), expected \(32, 32\)",
         ),
         (with_value("model.embed_tokens.weight", torch.zeros(8)), "has shape"),
-        (with_value("model.layers.0.self_attn.q_norm.weight", torch.zeros(5)), "do not divide into heads of 5"),
+        (with_value("model.layers.0.self_attn.q_norm.weight", torch.zeros(5)), "32 .*16 .* 5 .*q_norm"),
     ],
 )
 def test_file_that_is_no_minimind_checkpoint(tmp_path, content, message):
@@ -351,14 +370,14 @@ def test_truncated_file(pth, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"to": "llama"}, "Unknown target 'llama'; choose one of minimind, qwen3, pth"),
+        ({"to": "llama"}, "'llama'.*minimind, qwen3, pth"),
         ({"to": "pth"}, "does not end in .pth"),
         ({"dtype": "float8"}, "Unknown dtype 'float8'"),
         ({"config": {"num_heads": 4}}, "Unknown config key.* num_heads"),
-        ({"config": {"num_hidden_layers": 3}}, "11 tensors missing .model.layers.2"),
+        ({"config": {"num_hidden_layers": 3}}, "11 tensors .*missing .model.layers.2"),
         ({"config": {"hidden_size": 64, "head_dim": 8}}, r"is \(96, 32\), expected \(96, 64\)"),
-        ({"config": {"use_moe": True}}, "tensors missing .model.layers.0.mlp.gate.weight"),
-        ({"config": {"num_experts_per_tok": 9, "use_moe": True}}, "num_experts_per_tok=9 exceeds num_experts=4"),
+        ({"config": {"use_moe": True}}, "tensors .*missing .model.layers.0.mlp.gate.weight"),
+        ({"config": {"num_experts_per_tok": 9, "use_moe": True}}, "num_experts_per_tok=9 .*num_experts=4"),
         ({"tokenizer": "nowhere"}, "nowhere has no tokenizer"),
     ],
 )
@@ -379,10 +398,10 @@ def test_wrong_paths(pth, tmp_path):
     with pytest.raises(ConversionError, match="no config.json"):
         convert(tmp_path, tmp_path / "out.pth")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConversionError, match="is a file; name a folder"):
+    with pytest.raises(ConversionError, match="is a file"):
         convert(source, tmp_path / "file")
     (tmp_path / "taken.pth").write_text("")
-    with pytest.raises(ConversionError, match="exists already"):
+    with pytest.raises(ConversionError, match="already exists"):
         convert(source, tmp_path / "taken.pth")
 
 
@@ -394,7 +413,7 @@ def test_tied_config_with_another_head(tmp_path, pth):
 
 def test_mixed_dtypes_need_a_choice(tmp_path):
     source = broken(tmp_path, with_value("model.norm.weight", torch.ones(32)))
-    with pytest.raises(ConversionError, match="dtypes float16, float32; choose one"):
+    with pytest.raises(ConversionError, match="float16, float32.*dtype"):
         convert(source, tmp_path / "out")
     convert(source, tmp_path / "out", dtype="float32")
 
@@ -425,7 +444,7 @@ def test_folder_whose_weights_do_not_fit(pth, tmp_path):
     folder = convert(pth(), tmp_path / "folder")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(ConversionError, match="do not fit its config.json; tensors missing: model.layers.2"):
+    with pytest.raises(ConversionError, match="config.json.*missing: model.layers.2"):
         convert(folder, tmp_path / "out.pth")
     (folder / "config.json").write_text("{ no json")
     with pytest.raises(ConversionError, match="config of .* cannot be read"):

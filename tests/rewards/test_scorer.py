@@ -266,9 +266,9 @@ def test_none_becomes_nan():
         ([0.0, -math.inf, 0.0, 0.0], "'fixed' returned -inf.*sample 1:"),
         ([0.0, 0.0, 0.0, 1e39], r"'fixed' returned 1e\+39.*\(in float32\).*sample 3:"),
         ([0.0, 10**400, 0.0, 0.0], r"'fixed' returned 1000.*\(in float32\).*sample 1:"),
-        ([0.0, "good", 0.0, 0.0], r"'fixed' returned 'good' \(str\), which is no number, for sample 1"),
-        ([0.0, 1j, 0.0, 0.0], r"\(complex\), which is no number"),
-        (torch.zeros(4, 2), r"returned \[0.0, 0.0\] \(list\), which is no number, for sample 0"),
+        ([0.0, "good", 0.0, 0.0], r"'fixed' returned 'good' \(str\).*sample 1"),
+        ([0.0, 1j, 0.0, 0.0], r"'fixed' returned 1j \(complex\).*sample 1"),
+        (torch.zeros(4, 2), r"'fixed' returned \[0.0, 0.0\] \(list\).*sample 0"),
     ],
 )
 def test_wrong_answers_are_named(value, message):
@@ -277,67 +277,55 @@ def test_wrong_answers_are_named(value, message):
     assert isinstance(caught.value, ValueError)
 
 
-def test_an_exception_is_named_with_its_sample_and_kept():
+def test_an_exception_is_kept_and_named_with_the_rows():
     def picky(completions, answer):
         return [{"w": 1, "x": 2, "z": 3}[key] for key in answer]
 
-    with pytest.raises(
-        RewardError, match=r"(?s)'picky' raised KeyError: 'y'.*sample 2:\n  prompt: 'p1'\n  comp.*'ccc'"
-    ) as e:
+    with pytest.raises(RewardError, match="'picky' raised KeyError: 'y'") as caught:
         score([picky])
-    assert isinstance(e.value.__cause__, KeyError)
+    assert isinstance(caught.value.__cause__, KeyError)
+    for number, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        assert f"sample {number}:\n  prompt: {prompt!r}\n  completion: {completion!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("culprits", [{0}, {37}, {63}, {5, 50}, set(range(64))])
-def test_the_culprit_is_found_by_halving(culprits, is_async):
-    calls = []
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_a_function_that_raised_is_never_called_again(size, is_async):
+    calls, others = [], []
 
-    def answer(completion_ids):
-        calls.append(len(completion_ids))
-        if any(ids[0] in culprits for ids in completion_ids):
-            raise KeyError("culprit")
-        return [0.0] * len(completion_ids)
+    def judge(completions, **_):
+        calls.append(len(completions))
+        raise ConnectionError("out of credit")
 
-    async def async_answer(completion_ids):
-        return answer(completion_ids)
+    async def async_judge(completions, **_):
+        await asyncio.sleep(0)
+        return judge(completions)
 
-    scorer = RewardScorer(async_answer if is_async else answer)
-    with pytest.raises(RewardError, match=f"(?s)KeyError: 'culprit'.*sample {min(culprits)}:"):
-        scorer(["p"] * 64, ["c"] * 64, [[i] for i in range(64)], {})
-    assert len(calls) <= 1 + 6 + 1  # the last one makes sure that it fails alone
+    def other(completions, **_):
+        others.append(len(completions))
+        return [0.0] * len(completions)
+
+    scorer = RewardScorer([other, async_judge if is_async else judge])
+    with pytest.raises(RewardError, match="judge' raised ConnectionError: out of credit") as caught:
+        scorer(["p"] * size, [f"c{i}" for i in range(size)], [[1]] * size, {})
+    assert calls == others == [size]
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    said = str(caught.value)
+    assert "'c0'" in said and (f"'c{size - 1}'" in said) == (size <= 4)
+    assert size <= 4 or f"{size} completions" in said
     scorer.close()
 
 
-def test_an_exception_of_the_batch_alone():
-    def only_small(completions, **_):
-        if len(completions) > 2:
-            raise RuntimeError("too many")
-        return [0.0] * len(completions)
-
-    with pytest.raises(
-        RewardError, match="'only_small' raised RuntimeError: too many\nIt raises only for the whole batch"
-    ):
-        score([only_small])
-
-
-def test_another_exception_of_the_parts_blames_no_completion():
-    def wants_all(completions, completion_ids, **_):
-        if len(completions) != 8:
-            raise ValueError("not the whole batch")
-        raise KeyError("culprit")
-
-    with pytest.raises(RewardError, match="KeyError: 'culprit'\nIt raises only for the whole batch of 8"):
-        RewardScorer([wants_all])(["p"] * 8, ["c"] * 8, [[1]] * 8, {})
-
-
 def test_long_texts_are_shown_in_part():
-    scorer = RewardScorer([returning([math.nan])])
-    with pytest.raises(RewardError) as caught:
-        scorer(
-            [[{"role": "user", "content": "p" * 5000}]], [[{"role": "assistant", "content": "c" * 5000}]], [[1]], {}
-        )
-    assert len(str(caught.value)) < 800 and "p" * 100 in str(caught.value) and "c" * 100 in str(caught.value)
+    def raises(**_):
+        raise KeyError
+
+    question, answer = [{"role": "user", "content": "p" * 5000}], [{"role": "assistant", "content": "c" * 5000}]
+    for function, rows, longest in [(returning([math.nan]), 1, 800), (raises, 64, 2500)]:
+        with pytest.raises(RewardError) as caught:
+            RewardScorer([function])([question] * rows, [answer] * rows, [[1]] * rows, {})
+        said = str(caught.value)
+        assert len(said) < longest and "p" * 100 in said and "c" * 100 in said
 
 
 # --- async -----------------------------------------------------------------------------------------------------------
@@ -414,7 +402,7 @@ def test_inside_a_running_loop():
     assert asyncio.run(notebook()).tolist() == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
 
 
-def test_async_exception_is_named_with_its_sample():
+def test_async_exception_is_named_with_its_samples():
     async def picky(completions, **_):
         await asyncio.sleep(0)
         return [1 / (len(completion) - 3) for completion in completions]
@@ -443,12 +431,12 @@ def test_a_failure_does_not_wait_for_the_others():
 @pytest.mark.parametrize(
     ("functions", "message"),
     [
-        ([], "There is no reward function"),
-        ([3], "3 is no reward function; give a function"),
-        ([Scaled], "Scaled.*is no reward function; give an instance of it"),
+        ([], "reward_funcs"),
+        ([3], "^3 .*function"),
+        ([Scaled], "Scaled.*instance"),
         (["no_such_module_here:f"], r"'no_such_module_here:f': the module .*cannot be imported \(ModuleNotFoundError"),
         (["math:no_such"], "'math' has no 'no_such'. Check the name after the colon"),
-        (["math:pi"], "'math:pi' is a float, no function or callable object"),
+        (["math:pi"], "'math:pi' is a float"),
         (["fractions:Fraction"], "'fractions:Fraction' is a ABCMeta"),
         (["nowhere/own.py:f"], "there is no file 'nowhere/own.py'"),
     ],
@@ -474,8 +462,7 @@ NAMES = "length, thinking, format, repetition, repetition_cjk, math, exact_match
 )
 def test_a_misspelt_name_is_corrected_without_the_hub(written, meant, monkeypatch):
     monkeypatch.setattr(RewardModel, "from_pretrained", lambda *args, **kwargs: pytest.fail("the hub was asked"))
-    message = f"{written!r} is no built-in reward ({NAMES}). Did you mean {meant!r}? A reward model is named by"
-    with pytest.raises(RewardError, match=re.escape(message)):
+    with pytest.raises(RewardError, match=rf"{re.escape(repr(written))}.*\({NAMES}\).*{re.escape(repr(meant))}"):
         RewardScorer([written])
 
 
@@ -483,7 +470,7 @@ def test_a_misspelt_name_is_corrected_without_the_hub(written, meant, monkeypatc
 def test_a_name_like_no_other_may_be_a_reward_model(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(RewardError, match=re.escape(f"{name!r} is no built-in reward ({NAMES}), no import path")):
+    with pytest.raises(RewardError, match=rf"{name!r}.*\({NAMES}\).*module:name.*reward model"):
         RewardScorer([name])
 
 
@@ -509,15 +496,15 @@ def test_weights_that_are_all_zero_are_refused():
 
 
 def test_weights_that_do_not_fit():
-    with pytest.raises(RewardError, match="There are 2 reward functions but 3 weights"):
+    with pytest.raises(RewardError, match="2 reward functions.* 3 weights"):
         RewardScorer([characters, "length"], [1.0, 2.0, 3.0])
     for weight in (math.nan, 1e39, 10**400, "1"):
-        with pytest.raises(RewardError, match=re.escape(f"The weight {weight!r} is no finite number")):
+        with pytest.raises(RewardError, match=re.escape(f"weight {weight!r} ")):
             RewardScorer([characters], [weight])
 
 
 def test_a_model_without_a_tokenizer(make_classifier):
-    with pytest.raises(RewardError, match="came without a tokenizer.*processing classes"):
+    with pytest.raises(RewardError, match="LlamaForSequenceClassification.*processing_classes"):
         RewardScorer([make_classifier()])
 
 

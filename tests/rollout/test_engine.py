@@ -20,9 +20,9 @@ BAD = {
     "vocabulary of 10": Rollout([3, 40, 2], [-0.5, -1.0, -0.1], "stop"),
     "token ids from -1": Rollout([-1, 4, 2], [-0.5, -1.0, -0.1], "stop"),
     "finish_reason 'done'": Rollout([3, 4, 2], [-0.5, -1.0, -0.1], "done"),
-    "not finite numbers of at most 0, nan first, of token 1": Rollout([3, 4, 2], [-0.5, math.nan, -0.1], "stop"),
-    "-inf first, of token 2": Rollout([3, 4, 2], [-0.5, -0.1, -math.inf], "stop"),
-    "5 tokens at a stretch, where max_completion_length=4 was asked for": Rollout([3, 4, 5, 6, 2], [-0.5] * 5, "stop"),
+    "log-probabilities.*nan, of token 1": Rollout([3, 4, 2], [-0.5, math.nan, -0.1], "stop"),
+    "-inf, of token 2": Rollout([3, 4, 2], [-0.5, -0.1, -math.inf], "stop"),
+    "5 tokens.*max_completion_length=4": Rollout([3, 4, 5, 6, 2], [-0.5] * 5, "stop"),
     "finite numbers of at most 0": Rollout([3, 4, 2], [-0.5, 0.7, -0.1], "stop"),
     "a dict, not a Rollout": {"completion_ids": [3]},
     "its completion_ids are a Tensor, not a list": Rollout(torch.tensor([3, 4, 2]), [-0.5, -1.0, -0.1], "stop"),
@@ -58,7 +58,7 @@ def test_log_probabilities_of_tool_output_are_not_looked_at():
 def test_answers_of_tools_may_be_longer_than_a_turn():
     turns = Rollout([3, 4, 7, 7, 7, 7, 5, 2], [-0.5] * 8, "stop", loss_mask=[1, 1, 0, 0, 0, 0, 1, 1])
     check_rollouts([turns], 1, 10, MyEngine(), 2)
-    with pytest.raises(ValueError, match="2 tokens at a stretch, where max_completion_length=1"):
+    with pytest.raises(ValueError, match="2 tokens.*max_completion_length=1"):
         check_rollouts([turns], 1, 10, MyEngine(), 1)
 
 
@@ -71,5 +71,5 @@ def test_temperature_must_be_above_0(changes):
 def test_an_object_that_is_no_engine_is_refused_by_what_it_lacks():
     with pytest.raises(TypeError, match="MyEngine, which has no generate and no sync_weights"):
         check_engine(MyEngine())
-    with pytest.raises(TypeError, match="rollout_engine is the class MyEngine; give an instance"):
+    with pytest.raises(TypeError, match="rollout_engine.*class MyEngine.*instance"):
         check_engine(MyEngine)

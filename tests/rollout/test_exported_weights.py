@@ -69,7 +69,7 @@ def test_weights_without_adapters_are_not_copied():
 
 REFUSED = {
     "ties 'lm_head.weight' to 'model.embed_tokens.weight'": lambda: with_peft(target_modules=["embed_tokens"]),
-    "PROMPT_TUNING adapter is no change of weights": lambda: get_peft_model(
+    "PROMPT_TUNING.*rollout_engine=.torch.": lambda: get_peft_model(
         make_policy(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     ),
     "TrainableTokensWrapper, which cannot be merged": lambda: with_peft(
@@ -88,5 +88,5 @@ def test_quantized_weights_are_refused():
     model = make_policy()
     layer = model.model.layers[0].self_attn.q_proj
     layer.weight = torch.nn.Parameter(torch.zeros(32, 32, dtype=torch.uint8), requires_grad=False)
-    with pytest.raises(ValueError, match="q_proj.weight' is of torch.uint8"):
+    with pytest.raises(ValueError, match="q_proj.weight'.*torch.uint8"):
         exported_weights(model)

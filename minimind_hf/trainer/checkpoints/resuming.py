@@ -22,7 +22,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TR
 from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import logging
 
-from ..distributed.agreement import failing_together
+from ...rollout.agreement import failing_together
 from .state import world_size_of
 
 logger = logging.get_logger(__name__)
@@ -93,7 +93,7 @@ def checkpoint_to_resume(
     """
     if wanted is None or wanted is False:
         return None
-    with failing_together(accelerator, "checking the checkpoint"):
+    with failing_together("checking the checkpoint"):
         plugin = accelerator.state.deepspeed_plugin
         needs = Needs(
             accelerator.distributed_type,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes between backward and update when DeepSpeed does both: clipping by model, and updates that are not made.
+"""What comes between backward and update when DeepSpeed does both: clipping per model, and skipped updates.
 
-accelerate calls the engine's `step` at the end of the last backward of an optimizer step, before the Trainer could
-clip or decide. So the step itself is guarded, and the update inside it, which comes when the norm of the gradients is
-known.
+accelerate calls the engine's `step` at the end of the last backward of an optimizer step, before the Trainer can clip
+or decide. So the step itself is guarded, and so is the update inside it, which follows when the norm of the gradients
+is known.
 """
 
 import math
@@ -22,11 +22,11 @@ def guard_step(
     """Makes the engine clip and ask before it updates.
 
     Args:
-        engine (`DeepSpeedEngine`): Guarded once, however often this is called.
+        engine (`DeepSpeedEngine`): Guarded once, even if this is called several times.
         clip (`Callable`): Clips the gradients in place.
-        judge (`Callable`): Raises if what was computed is not finite. Called by all processes, before anything is
-            updated: first without the norm of the gradients, and again with one that is not finite.
-        skips (`Callable`): Says, in all processes alike, whether this update leaves everything as it is.
+        judge (`Callable`): Raises if what was computed is not finite. All processes call it before anything is
+            updated: first without the norm of the gradients, then again if the norm is not finite.
+        skips (`Callable`): Returns whether this update is skipped; the same in all processes.
     """
     if hasattr(engine.step, "guarded"):
         return
@@ -43,12 +43,12 @@ def guard_step(
 
 
 def _holding_still(engine: Any) -> Any:
-    """DeepSpeed drops the gradients as after any step, but the optimizer inside moves neither weights nor momentum."""
+    """DeepSpeed drops the gradients as after any step, but its optimizer changes neither weights nor momentum."""
     return _updating_by(engine, lambda *args, **kwargs: None)
 
 
 def _judging_norm(engine: Any, judge: Callable[[float | None], None]) -> Any:
-    """In bfloat16 DeepSpeed updates whatever the gradients are; in other precisions it passes over bad ones itself."""
+    """In bfloat16 DeepSpeed updates with any gradients; in other precisions it skips bad ones itself."""
     update = engine.optimizer.optimizer.step
 
     def judged_update(*args: Any, **kwargs: Any) -> Any:
@@ -62,9 +62,9 @@ def _judging_norm(engine: Any, judge: Callable[[float | None], None]) -> Any:
 
 @contextmanager
 def _updating_by(engine: Any, update: Callable) -> Iterator[None]:
-    """The optimizer inside, which DeepSpeed calls once per group of parameters, updates by this meanwhile."""
+    """Replaces the update of the inner optimizer, which DeepSpeed calls once per group of parameters."""
     inner = engine.optimizer.optimizer
-    before = vars(inner).get("step")  # a schedule may have put its own there
+    before = vars(inner).get("step")  # a scheduler may have set its own
     inner.step = update
     try:
         yield
@@ -77,15 +77,15 @@ def _updating_by(engine: Any, update: Callable) -> Iterator[None]:
 
 @torch.no_grad()
 def clip_engine_gradients(models: tuple[list[nn.Parameter], ...], max_norm: float, stage: int) -> list[Tensor]:
-    """Clips the gradients of each model alone where ZeRO holds them in parts; every process calls it.
+    """Clips the gradients of each model separately under ZeRO. Every process calls it.
 
     Args:
-        models: Trainable parameters by model.
-        max_norm (`float`): Of each; infinite to only measure.
-        stage (`int`): Of ZeRO.
+        models: Trainable parameters of each model.
+        max_norm (`float`): Largest norm per model; infinite to only measure.
+        stage (`int`): The stage of ZeRO.
 
     Returns:
-        `list[Tensor]`: The norms before.
+        `list[Tensor]`: The norms before clipping.
     """
     return [_clip(parameters, max_norm, stage) for parameters in models]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy as a rollout engine needs it: an ordinary module with whole weights, gathered once per rollout.
 
-One process, DDP, ZeRO-1 and ZeRO-2 hold it already. ZeRO-3 gathers the policy's weights in place and takes its hooks
-off meanwhile. FSDP2 modules cannot be called by one process without the others, so there an unwrapped twin of the
-policy, which owns no weights between rollouts, borrows the gathered ones.
+With one process, DDP, ZeRO-1 and ZeRO-2 it exists already. Under ZeRO-3 the weights of the policy are gathered in
+place, without its hooks in the meantime. One process cannot call FSDP2 modules without the others, so there an
+unwrapped twin of the policy, which has no weights between rollouts, borrows the gathered ones.
 """
 
 import copy
@@ -18,16 +18,16 @@ from trl.models.utils import add_hooks, remove_hooks
 
 from .sharding import is_zero3, reshard, whole_tensor
 
-# What activation checkpointing and compilation put into the names of parameters
+# What activation checkpointing and compilation add to the names of parameters
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 class RolloutWeights:
-    """Made before the policy is wrapped for training.
+    """Gathers the weights for rollouts. Made before the policy is wrapped for training.
 
     Args:
         policy (`PreTrainedModel` or `PeftModel`): Not yet wrapped.
-        accelerator: Of the trainer.
+        accelerator: The accelerator of the trainer.
     """
 
     def __init__(self, policy: nn.Module, accelerator: Accelerator):
@@ -36,10 +36,10 @@ class RolloutWeights:
 
     @contextmanager
     def gathered(self, wrapped: nn.Module, policy: nn.Module) -> Iterator[nn.Module]:
-        """Yields the policy with whole weights; every process enters it.
+        """Yields the policy with whole weights. Every process enters it.
 
         Args:
-            wrapped (`nn.Module`): What is trained, as accelerate wrapped it.
+            wrapped (`nn.Module`): The trained model as accelerate wrapped it.
             policy (`nn.Module`): The policy in it.
         """
         if self._twin is not None:
@@ -54,7 +54,7 @@ class RolloutWeights:
 
 
 def _weightless(policy: nn.Module) -> nn.Module:
-    """A copy whose parameters are empty; parameters that are one (tied embeddings) stay one."""
+    """A copy with empty parameters. Shared parameters (tied embeddings) stay shared."""
     empty = {
         id(parameter): nn.Parameter(parameter.data.new_empty(0), requires_grad=False)
         for parameter in policy.parameters()
@@ -87,7 +87,7 @@ def _plain_name(name: str) -> str:
 def _gathered_in_place(engine: nn.Module, policy: nn.Module) -> Iterator[None]:
     import deepspeed
 
-    hooked = isinstance(engine, deepspeed.DeepSpeedEngine)  # not before training, in a first evaluation
+    hooked = isinstance(engine, deepspeed.DeepSpeedEngine)  # not in an evaluation before training
     with deepspeed.zero.GatheredParameters(list(policy.parameters())), torch.no_grad():
         if not hooked:
             yield
@@ -102,8 +102,8 @@ def _gathered_in_place(engine: nn.Module, policy: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _without_hook_of_steps(engine: nn.Module) -> Iterator[None]:
-    """Takes off what trl leaves: in a pass that follows, DeepSpeed compares the processes, and waits for those that
-    make fewer passes or fail."""
+    """Removes a hook that trl leaves, with which DeepSpeed compares the processes in each forward pass and waits for
+    those that make fewer passes or fail."""
     offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
     hooks, number = offload.module._forward_pre_hooks, offload.fwd_pre_hook.id
     hook = hooks.pop(number)

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...data import PromptDataset
-from ...data.thinking_note import say_how_many_think
+from ...data.prompts import say_how_many_think
 from ...paths import check_loadable
 from ...rollout import RolloutEngine, SGLangEngine, TorchEngine
 from ..settings.base import RLConfig

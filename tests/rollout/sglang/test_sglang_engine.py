@@ -227,7 +227,7 @@ def test_a_server_of_another_model_is_refused(make_engine, double, policy, chang
 
 def test_a_deterministic_server_is_refused(make_engine, double):
     double.next("/server_info", changes(lambda info: info | {"enable_deterministic_inference": True}))
-    with pytest.raises(RolloutServerError, match="all completions of a prompt are the same"):
+    with pytest.raises(RolloutServerError, match="--enable-deterministic-inference"):
         make_engine(double).check_ready(make_policy(), 10, 8)
 
 
@@ -246,7 +246,7 @@ def test_log_probabilities_of_another_function_are_noticed(synced, double):
         return items
 
     double.next("/generate", *[changes(shift)] * 5)
-    with pytest.raises(RolloutServerError, match="differ by 0.5 nats"):
+    with pytest.raises(RolloutServerError, match="differ.* 0.5 nats"):
         synced.generate(PROMPTS, 2, sampling())
 
 
@@ -256,7 +256,7 @@ def test_log_probabilities_of_another_function_are_noticed(synced, double):
         ({"base_urls": []}, "one or more different servers"),
         ({"base_urls": ["http://a:1", "http://a:1"]}, "one or more different servers"),
         ({"base_urls": "localhost:30000"}, "http://localhost:30000"),
-        ({"base_urls": "http://me:secret@host:1"}, "Keys do not go into it"),
+        ({"base_urls": "http://me:secret@host:1"}, "SGLANG_API_KEY"),
         ({"base_urls": "http://a:1", "weight_sync": "tensor"}, "disk, distributed"),
         ({"base_urls": "http://a:1", "server_timeout": 0}, "server_timeout"),
     ],
@@ -361,11 +361,11 @@ def stop_elsewhere(items):
 
 
 BROKEN = {
-    "log-probabilities that do not belong to its": changes(drop_logprob),
-    "stopped at 77, which is none of the policy's EOS": changes(stop_elsewhere),
-    "answered 2 completions, asked for a list of 3": changes(lambda items: items[:2]),
-    "answered dict": changes(lambda items: items[0]),
-    "another shape: KeyError: 'meta_info'": changes(lambda items: [{"text": "hm"}] * 3),
+    "6 log-probabilities.* 7 tokens": changes(drop_logprob),
+    "stopped at 77.*EOS": changes(stop_elsewhere),
+    "/generate.* 2 completions.* 3": changes(lambda items: items[:2]),
+    "/generate.* dict": changes(lambda items: items[0]),
+    "/generate.*KeyError: 'meta_info'": changes(lambda items: [{"text": "hm"}] * 3),
     "400: unknown field 'top_p'": answers(400, {"error": "unknown field 'top_p'"}),
     "400: too long": answers(400, {"error": {"message": "too long"}}),
     "400: 3 validation errors": answers(400, {"object": "error", "message": "3 validation errors"}),
@@ -382,7 +382,7 @@ def test_an_answer_that_cannot_be_trained_on_ends_the_run(synced, double, messag
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([[5, 259]], r"Prompt 0 has token ids from 5 to 259.*vocabulary of 259"),
+        ([[5, 259]], r"Prompt 0 .*5 to 259.*vocabulary.* 259"),
         ([[5], [-1, 6]], r"Prompt 1 has token ids from -1"),
         ([[5], []], "Prompt 1 has no tokens"),
         ([[5] * 505], "has 505 tokens.*room for prompts of 504"),
@@ -396,7 +396,7 @@ def test_prompts_that_would_kill_the_server_are_not_sent(synced, double, prompts
 
 
 def test_greedy_at_another_temperature_is_refused(synced):
-    with pytest.raises(ValueError, match="greedy tokens at temperature 1"):
+    with pytest.raises(ValueError, match="greedy.*temperature=0.8"):
         synced.generate(PROMPTS, 2, sampling(greedy=True))
 
 

@@ -235,7 +235,7 @@ def test_rollouts_in_float32_of_a_bfloat16_model():
     model, prompts = make_policy(scale=2.0).bfloat16(), random_ids(4)
     rollouts = engine_for(model, path="fast", dtype="float32").generate(prompts, 2, sampling())
     assert_logprobs_of_model(copy.deepcopy(model).float(), prompts, rollouts, 2, 0.8, atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match="float32 need the fast path"):
+    with pytest.raises(ValueError, match="float32.*fast path"):
         engine_for(model, path="general", dtype="float32").generate(prompts, 2, sampling())
 
 
