@@ -139,7 +139,6 @@ class RLTrainer(EvaluatingTrainer):
             self.reference.prepare(self.accelerator)
         self.scorer.to(self.accelerator.device)
         self.metrics = Metrics()
-        self._nothing_to_learn = False
         self._add_callbacks()
 
     def _default_args(self, model: str | PreTrainedModel) -> RLConfig:
@@ -199,7 +198,7 @@ class RLTrainer(EvaluatingTrainer):
             self.buffer.extendleft(reversed(micro_batches))  # a checkpoint must hold what was not trained on yet
             raise
         denominator = self.accelerator.reduce(self.loss_denominator(micro_batches), reduction="sum")
-        self._nothing_to_learn = denominator.item() == 0
+        self._step_denominator = denominator
         self.guard.begin_step()
         return micro_batches, denominator
 

@@ -54,7 +54,7 @@ class FourSteps(CheckpointingTrainer):
     metrics: Metrics
     router_loss_coefficient: float
     _rollouts: Rollouts
-    _nothing_to_learn = False
+    _step_denominator: Tensor  # of the loss of the optimizer step that is being computed
 
     @property
     def policy(self) -> PreTrainedModel:
@@ -160,7 +160,7 @@ class FourSteps(CheckpointingTrainer):
 
     def skips_update(self) -> bool:
         """Whether the update that is due leaves everything as it is; asked once per step, in all processes."""
-        return self._nothing_to_learn
+        return self._step_denominator.item() == 0  # read no earlier than here, where the update waits for the device
 
     def clip_in_engine(self) -> None:
         """Clips where DeepSpeed updates within the backward pass; unless overridden, it clips by itself."""
