@@ -41,8 +41,8 @@ def _load_module(spec: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         raise ImportPathError(
-            f"{spec!r}: the module {name!r} cannot be imported ({type(error).__name__}: {error}). A file outside the "
-            "import path is named with its ending, 'folder/file.py:name'."
+            f"{spec!r}: the module {name!r} cannot be imported ({type(error).__name__}: {error}). For a file outside "
+            "the import path write 'folder/file.py:name'."
         ) from error
 
 

@@ -6,19 +6,14 @@ A string is tried as the name of a built-in reward, then as an import path if it
 """
 
 import functools
-import importlib
-import importlib.util
-import operator
-import sys
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..import_paths import ImportPathError, is_import_path, load_object
 from .builtin import BUILT_IN_REWARDS, built_in_reward, similar_name
 from .errors import RewardError
 from .model import RewardModel, RewardModelError
@@ -89,7 +84,7 @@ def _name(function: RewardFunction) -> str:
 def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
     if (function := built_in_reward(spec)) is not None:
         return function
-    if ":" in spec:
+    if is_import_path(spec):
         return _import(spec)
     if not Path(spec).exists() and (meant := similar_name(spec)):  # asking the hub would take a minute
         raise RewardError(
@@ -124,40 +119,10 @@ def _from_model(
 
 
 def _import(spec: str) -> RewardFunction:
-    source, _, attribute = spec.rpartition(":")
-    module = _load_file(spec, Path(source)) if source.endswith(".py") else _load_module(spec, source)
     try:
-        function = operator.attrgetter(attribute)(module)
-    except AttributeError as error:
-        raise RewardError(f"{spec!r}: {source!r} has no {attribute!r}. Check the name after the colon.") from error
+        function = load_object(spec)
+    except ImportPathError as error:
+        raise RewardError(str(error)) from error
     if isinstance(function, type) or not callable(function):
         raise RewardError(f"{spec!r} is a {type(function).__name__}. Name a function or a callable object.")
     return function
-
-
-def _load_module(spec: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise RewardError(
-            f"{spec!r}: the module {name!r} cannot be imported ({type(error).__name__}: {error}). For a file outside "
-            "the import path write 'folder/file.py:name'."
-        ) from error
-
-
-def _load_file(spec: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise RewardError(f"{spec!r}: there is no file {str(path)!r} (looked in {Path.cwd()}). Check the path.")
-    # A name per path, so that two files of the same name do not become one module.
-    name = f"reward_file_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise RewardError(f"{spec!r}: the file raised {type(error).__name__} when run: {error}") from error
-    return module
