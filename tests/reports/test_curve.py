@@ -2,7 +2,7 @@
 """The reward curve: what is drawn, and that a run without rewards says so."""
 
 import matplotlib.image
-import pytest
+from naming import raises_naming
 
 from minimind_hf.reports import curve as report
 from minimind_hf.reports.record import series
@@ -20,7 +20,7 @@ def test_curve_is_written_where_told(tmp_path):
 
 
 def test_a_run_without_rewards_has_no_curve(tmp_path):
-    with pytest.raises(ValueError, match="None of the 1 logs holds 'reward'"):
+    with raises_naming(ValueError, 1, "'reward'", "logging_steps"):
         report.plot_reward_curve([{"step": 1, "loss": 0.0}], tmp_path / "curve.png")
 
 
