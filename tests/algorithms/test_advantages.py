@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from naming import raises_naming
 
 from minimind_hf.algorithms import (
     decoupled_advantages,
@@ -75,11 +76,11 @@ def test_equal_signals_give_bitwise_equal_rewards(rows):
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="weights"):
+    with raises_naming(ValueError, "signals", "weights", "(4, 2)", "(1,)"):
         total_rewards(torch.ones(4, 2), [1.0], 2)
-    with pytest.raises(ValueError, match="5 completions.*num_generations=2"):
+    with raises_naming(ValueError, 5, "num_generations=2"):
         total_rewards(torch.ones(5, 2), [1.0, 1.0], 2)
-    with pytest.raises(ValueError, match="num_generations=4"):
+    with raises_naming(ValueError, 6, "num_generations=4"):
         group_advantages(torch.ones(6), 4)
 
 
@@ -173,7 +174,7 @@ def test_scale_by_batch_by_hand():
 
 
 def test_unknown_scale_is_refused():
-    with pytest.raises(ValueError, match="scale_rewards.*'sigma'"):
+    with raises_naming(ValueError, "scale_rewards", "'sigma'"):
         group_advantages(torch.ones(2), 2, "sigma")
 
 
@@ -237,7 +238,7 @@ def test_gae_of_nothing():
 
 
 def test_gae_refuses_other_shapes():
-    with pytest.raises(ValueError, match="`values`"):
+    with raises_naming(ValueError, "values", "(2, 4)", "(2, 3)"):
         gae(torch.zeros(2, 3), torch.zeros(2, 4), torch.ones(2, 3), 1.0, 0.95)
 
 
@@ -246,7 +247,7 @@ def test_token_rewards_sit_on_the_last_valid_token():
     placed = token_rewards(torch.tensor([1.5, -2.0, NAN, 3.0], dtype=torch.float64), mask)
     assert placed.dtype == torch.float64
     assert placed.tolist() == [[0, 1.5, 0, 0], [0, 0, -2.0, 0], [0, 0, 0, 0], [0, 0, 0, 3.0]]
-    with pytest.raises(ValueError, match="scores"):
+    with raises_naming(ValueError, "(3,)", "(4, 4)"):
         token_rewards(torch.zeros(3), mask)
 
 
@@ -284,5 +285,5 @@ def test_whitening_of_nothing_is_zero():
 
 
 def test_half_of_the_moments_is_refused():
-    with pytest.raises(ValueError, match="`mean` and `var`"):
+    with raises_naming(ValueError, "mean", "var"):
         masked_whiten(torch.ones(2), torch.ones(2), mean=1.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from naming import assert_names, raises_naming
 from torch.utils.data import DataLoader
 
 from minimind_hf.data import DEFAULT_SYSTEM_PROMPTS, PromptDataset, PromptError, load_prompts, prompt_choices
@@ -68,7 +69,7 @@ def test_how_many_think_is_said_once_where_the_template_asks(make_tokenizer, cap
         return caplog.messages
 
     (message,) = said("enable_thinking", 0.37)
-    assert "37% of the prompts" in message and "enable_thinking=True" in message and "thinking_ratio=0 " in message
+    assert_names(message, "37%", "enable_thinking=True", "thinking_ratio=0")
     assert said("enable_thinking", 0.37) == []
     assert said("enable_thinking", 0.0) == said("no_such_argument", 0.36) == []
     assert said("enable_thinking", 0.35, chat_template_kwargs={"enable_thinking": False}) == []
@@ -179,7 +180,7 @@ def test_truncation_keeps_the_last_ids_and_counts(tokenizer, caplog):
     assert len(whole[1]["prompt_ids"]) == 28
     with caplog.at_level(logging.WARNING):
         assert cut[0]["prompt_ids"] == whole[0]["prompt_ids"][-40:]
-    assert "row 0 with 77" in caplog.text  # 28 + 49 further letters
+    assert_names(caplog.text, "row 0", 77, 40)  # 28 + 49 further letters
     assert cut[1]["prompt_ids"] == whole[1]["prompt_ids"]
     assert (cut.num_truncated, cut.num_dropped, len(cut)) == (1, 0, 2)
 
@@ -197,7 +198,7 @@ def test_dropping_is_decided_by_the_longest_form(tokenizer, caplog):
     settings = dict(max_prompt_length=39, overlong_prompts="drop")
     with caplog.at_level(logging.WARNING):
         dataset = PromptDataset(data, tokenizer, thinking_ratio=0.5, **settings)
-    assert "Dropped 1 of 3 prompts: longer than 39 tokens" in caplog.text
+    assert_names(caplog.text, 1, 3, 39)
     assert (dataset.num_dropped, len(dataset)) == (1, 2)
     assert [dataset[i]["index"] for i in range(2)] == [0, 2]
     assert dataset[1]["prompt"] == chat("c")
@@ -260,42 +261,46 @@ def test_fields_that_arrow_filled_with_none_do_not_reach_the_template(tokenizer)
 
 
 @pytest.mark.parametrize(
-    ("data", "settings", "message"),
+    ("data", "settings", "named"),
     [
-        ([], {}, "list.* is empty"),
-        ([{"text": "a", "label": 1}], {}, r"`prompt`.*`conversations`.*\['text', 'label'\]"),
-        ([{"prompt": "a"}, {"prompt": chat("b")}], {}, "row 1: .*list of messages.*string"),
-        ([{"prompt": "a"}, {"prompt": None}], {}, "row 1: `prompt` is missing"),
-        ([{"prompt": "a"}, {"prompt": ""}], {}, "row 1: `prompt`.*empty"),
-        ([{"prompt": [{"role": "bot", "content": "a"}]}], {}, r"row 0: `prompt\[0\]`.*'bot'.*'user'"),
-        ([{"prompt": "a", "completions": "b"}], {}, "'completions'.*rename_column"),
-        ([{"prompt": "a", 5: "b"}], {}, "column named 5, a int"),
-        ([{"prompt": "a"}, {"prompt": "b\ud800"}], {}, "row 1: `prompt`.*surrogate"),
-        ([{"prompt": chat("\ud800")}], {}, r"row 0: `prompt\[0\]`: `content`.*surrogate"),
-        ([{"prompt": [{"role": "system", "content": "", "tools": 5}, *chat("a")]}], {}, "row 0: `tools` is 5"),
-        ([{"prompt": [{"role": "user", "content": "", "tool_calls": "7"}]}], {}, "`tool_calls` is 7"),
-        ([{"prompt": [{"role": "user", "content": "", "reasoning_content": 7}]}], {}, "reasoning_content 7"),
-        ([{"prompt": chat("a"), "chat_template_kwargs": "x"}], {}, "row 0: `chat_template_kwargs` is 'x'"),
-        (rows(1), {"chat_template_kwargs": {"tokenize": True}}, r"chat_template_kwargs.*'tokenize' \(True\)"),
-        (["a"], {}, "row 0 is a str"),
-        ({"train": []}, {}, r"splits \(\['train'\]\)"),
-        (3, {}, "`datasets.Dataset`.* int"),
-        ([{"prompt": "a"}], {"thinking_ratio": 1.5}, "thinking_ratio.* 1.5"),
-        ([{"prompt": "a"}], {"thinking_ratio": float("nan")}, "thinking_ratio.* nan"),
-        ([{"prompt": "a"}], {"system_prompt_ratio": -0.1}, "system_prompt_ratio.* -0.1"),
-        ([{"prompt": "a"}], {"overlong_prompts": "cut"}, "overlong_prompts.*'truncate' or 'drop'.*'cut'"),
-        ([{"prompt": "a"}], {"max_prompt_length": 0}, "max_prompt_length.*at least 1.* 0"),
-        ([{"prompt": "a"}], {"system_prompt_ratio": 0.5, "system_prompts": []}, r"system_prompts.*\[\]"),
-        ([{"prompt": "a"}], {"system_prompts": "be kind"}, "system_prompts.*'be kind'"),
+        ([], {}, ["list", "empty"]),
+        ([{"text": "a", "label": 1}], {}, ["prompt", "conversations", "['text', 'label']"]),
+        ([{"prompt": "a"}, {"prompt": chat("b")}], {}, ["row 1", "prompt", "list", "string"]),
+        ([{"prompt": "a"}, {"prompt": None}], {}, ["row 1", "prompt", "missing"]),
+        ([{"prompt": "a"}, {"prompt": ""}], {}, ["row 1", "prompt", "empty"]),
+        ([{"prompt": [{"role": "bot", "content": "a"}]}], {}, ["row 0", "prompt[0]", "'bot'", "'user'"]),
+        ([{"prompt": "a", "completions": "b"}], {}, ["'completions'", "rename_column"]),
+        ([{"prompt": "a", 5: "b"}], {}, ["column", 5, "int"]),
+        ([{"prompt": "a"}, {"prompt": "b\ud800"}], {}, ["row 1", "prompt", "surrogate"]),
+        ([{"prompt": chat("\ud800")}], {}, ["row 0", "prompt[0]", "content", "surrogate"]),
+        ([{"prompt": [{"role": "system", "content": "", "tools": 5}, *chat("a")]}], {}, ["row 0", "tools", 5]),
+        ([{"prompt": [{"role": "user", "content": "", "tool_calls": "7"}]}], {}, ["row 0", "tool_calls", 7]),
+        (
+            [{"prompt": [{"role": "user", "content": "", "reasoning_content": 7}]}],
+            {},
+            ["row 0", "reasoning_content", 7],
+        ),
+        ([{"prompt": chat("a"), "chat_template_kwargs": "x"}], {}, ["row 0", "chat_template_kwargs", "'x'"]),
+        (rows(1), {"chat_template_kwargs": {"tokenize": True}}, ["chat_template_kwargs", "'tokenize'", True]),
+        (["a"], {}, ["row 0", "str", "dict"]),
+        ({"train": []}, {}, ["['train']", "dataset['train']"]),
+        (3, {}, ["datasets.Dataset", "int", "load_prompts"]),
+        ([{"prompt": "a"}], {"thinking_ratio": 1.5}, ["thinking_ratio", 1.5]),
+        ([{"prompt": "a"}], {"thinking_ratio": float("nan")}, ["thinking_ratio", "nan"]),
+        ([{"prompt": "a"}], {"system_prompt_ratio": -0.1}, ["system_prompt_ratio", -0.1]),
+        ([{"prompt": "a"}], {"overlong_prompts": "cut"}, ["overlong_prompts", "'cut'", "'truncate'", "'drop'"]),
+        ([{"prompt": "a"}], {"max_prompt_length": 0}, ["max_prompt_length", 0, 1]),
+        ([{"prompt": "a"}], {"system_prompt_ratio": 0.5, "system_prompts": []}, ["system_prompts", "[]"]),
+        ([{"prompt": "a"}], {"system_prompts": "be kind"}, ["system_prompts", "'be kind'"]),
         (
             [{"prompt": "aaaa"}, {"prompt": "bbbbb"}],
             {"max_prompt_length": 3, "overlong_prompts": "drop"},
-            "2 prompts.*max_prompt_length = 3.*truncate",
+            [2, "max_prompt_length", 3, "overlong_prompts='truncate'"],
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused(tokenizer, data, settings, message):
-    with pytest.raises(PromptError, match=message):
+def test_what_cannot_be_used_is_refused(tokenizer, data, settings, named):
+    with raises_naming(PromptError, *named):
         PromptDataset(data, tokenizer, **settings)
 
 
@@ -304,30 +309,30 @@ def test_a_template_that_refuses_a_conversation_names_its_row(tokenizer):
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "{% for m in messages %}", "{% for m in messages %}" + alternate
     )
-    with pytest.raises(PromptError, match="row 0: .*chat template.*'system', 'user'.*no system role"):
+    with raises_naming(PromptError, "row 0", "['system', 'user']", "no system role", "tokenizer.chat_template"):
         PromptDataset(rows(2), tokenizer, system_prompt_ratio=0.1)  # found at once, whichever rows are to get one
     dataset = PromptDataset([*rows(1), {"prompt": [{"role": "system", "content": "s"}, *chat("a")]}], tokenizer)
     assert dataset[0]["prompt_ids"]
-    with pytest.raises(PromptError, match="row 1: .*chat template"):
+    with raises_naming(PromptError, "row 1", "no system role", "tokenizer.chat_template"):
         dataset[1]
 
 
 def test_streams_are_refused_by_name(tokenizer):
     stream = datasets.Dataset.from_dict({"prompt": ["a"]}).to_iterable_dataset()
-    with pytest.raises(PromptError, match="IterableDataset.*streaming=True"):
+    with raises_naming(PromptError, "IterableDataset", "streaming=True"):
         PromptDataset(stream, tokenizer)
 
 
 def test_tokenizer_without_chat_template(tokenizer):
     tokenizer.chat_template = None
-    with pytest.raises(PromptError, match="tokenizer.chat_template"):
+    with raises_naming(PromptError, "tokenizer.chat_template"):
         PromptDataset(rows(1), tokenizer)
     assert len(PromptDataset([{"prompt": "strings need none"}], tokenizer)) == 1
 
 
 def test_tokenizer_without_pad_token(tokenizer):
     tokenizer.pad_token = None
-    with pytest.raises(PromptError, match=r"pad_token is None.*'<\|im_end\|>'.*tokenizer.pad_token = tokenizer.eos"):
+    with raises_naming(PromptError, "pad_token", "'<|im_end|>'", "tokenizer.pad_token = tokenizer.eos_token"):
         PromptDataset(rows(1), tokenizer)
 
 
@@ -335,7 +340,7 @@ def test_prompt_without_tokens(tokenizer):
     from tokenizers.normalizers import Replace
 
     tokenizer.backend_tokenizer.normalizer = Replace(" ", "")
-    with pytest.raises(PromptError, match="row 0: .*' '.*no tokens"):
+    with raises_naming(PromptError, "row 0", "prompt", "' '", "tokens"):
         PromptDataset([{"prompt": " "}], tokenizer)[0]
 
 

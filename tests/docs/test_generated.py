@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trl
+from naming import assert_names, raises_naming
 
 from minimind_hf import GRPOConfig
 from minimind_hf.trainer.settings.trl_fields import unsupported_fields
@@ -73,10 +74,10 @@ def test_a_stale_page_is_found_and_written(generate, tmp_path, monkeypatch, caps
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: part -->\nold\n<!-- end -->\nafter\n")
     assert generate.main(["--check"]) == 1
-    assert "page.md is not up to date" in capsys.readouterr().err
+    assert_names(capsys.readouterr().err, "page.md")
     assert generate.main([]) == 0
     assert page.read_text() == "before\n<!-- generated: part -->\n\nnew\n\n<!-- end -->\nafter\n"
     assert generate.main(["--check"]) == 0
     page.write_text("nothing")
-    with pytest.raises(ValueError, match="has no part 'part'"):
+    with raises_naming(ValueError, "page.md", "'part'", "<!-- generated: part -->"):
         generate.main([])

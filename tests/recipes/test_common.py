@@ -4,6 +4,7 @@
 import common
 import pytest
 from common import ScriptArguments, parse_arguments, prepare_task
+from naming import raises_naming
 from trl import ModelConfig
 
 from minimind_hf import GRPOConfig
@@ -86,26 +87,26 @@ def test_the_file_of_settings_in_either_spelling(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "content", "message"),
+    ("flags", "content", "named"),
     [
-        (["--config"], "", "there is no file ''"),
-        (["--config=none.yaml"], "", "there is no file 'none.yaml'"),
-        (["--config=s.yaml", "--config", "s.yaml"], "seed: 1", "given 2 times"),
-        (["--config=s.yaml"], "", "s.yaml is empty"),
-        (["--config=s.yaml"], "- 1", "s.yaml holds a list"),
-        (["--config=s.yaml"], "a: [", "s.yaml is not valid yaml"),
+        (["--config"], "", ["--config", "''"]),
+        (["--config=none.yaml"], "", ["--config", "'none.yaml'"]),
+        (["--config=s.yaml", "--config", "s.yaml"], "seed: 1", ["--config", 2]),
+        (["--config=s.yaml"], "", ["s.yaml", "empty"]),
+        (["--config=s.yaml"], "- 1", ["s.yaml", "list"]),
+        (["--config=s.yaml"], "a: [", ["s.yaml", "yaml", "line 1"]),
     ],
 )
-def test_files_of_settings_that_are_none(tmp_path, monkeypatch, flags, content, message):
+def test_files_of_settings_that_are_none(tmp_path, monkeypatch, flags, content, named):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with raises_naming(ValueError, *named):
         parse(*flags)
 
 
 def test_going_on_from_the_newest_checkpoint_by_flag(tmp_path):
     flags = ["--output_dir", str(tmp_path), "--resume_from_checkpoint"]
-    with pytest.raises(ValueError, match="holds no checkpoint-N folder"):
+    with raises_naming(ValueError, "--resume_from_checkpoint true", tmp_path, "--output_dir"):
         parse(*flags, "True")
     (tmp_path / "checkpoint-3").mkdir()
     for text, value in {"true": True, "False": False}.items():
@@ -116,7 +117,7 @@ def test_a_single_reward_in_the_yaml_and_a_checkpoint_that_is_not_there(tmp_path
     (tmp_path / "run.yaml").write_text("reward_funcs: length\n")
     script, _, _ = parse("--config", str(tmp_path / "run.yaml"), "--use_cpu", "true")
     assert script.reward_funcs == ["length"]
-    with pytest.raises(ValueError, match="--resume_from_checkpoint /no/such: there is no such folder"):
+    with raises_naming(ValueError, "--resume_from_checkpoint /no/such", "folder"):
         parse("--resume_from_checkpoint", "/no/such", "--use_cpu", "true")
 
 
@@ -147,22 +148,26 @@ def test_settings_for_a_real_checkpoint_are_the_published_ones(recipes_dir):
 
 
 @pytest.mark.parametrize(
-    ("script", "model", "message"),
+    ("script", "model", "named"),
     [
-        ({"dataset_name": "prompts.jsonl"}, {}, "give both, or neither"),
-        ({}, {"model_name_or_path": "folder"}, "give both, or neither"),
-        ({"dataset_name": "p.jsonl"}, {"model_name_or_path": "folder"}, "no reward.*--reward_funcs"),
+        ({"dataset_name": "prompts.jsonl"}, {}, ["model_name_or_path", None, "dataset_name", "'prompts.jsonl'"]),
+        ({}, {"model_name_or_path": "folder"}, ["model_name_or_path", "'folder'", "dataset_name", None]),
+        ({"dataset_name": "p.jsonl"}, {"model_name_or_path": "folder"}, ["--reward_funcs length"]),
         (
             {"dataset_name": "p.jsonl", "reward_funcs": ["length"]},
             {"model_name_or_path": "full_sft_512.pth"},
-            "minimind-hf convert full_sft_512.pth",
+            ["minimind-hf convert full_sft_512.pth"],
         ),
-        ({"dataset_name": "p.jsonl", "reward_funcs": ["length"]}, {"model_name_or_path": "./m"}, "does not exist"),
+        (
+            {"dataset_name": "p.jsonl", "reward_funcs": ["length"]},
+            {"model_name_or_path": "./m"},
+            ["model", "'./m'", "exist"],
+        ),
     ],
 )
-def test_refused_before_anything_is_loaded(script, model, message, tmp_path):
+def test_refused_before_anything_is_loaded(script, model, named, tmp_path):
     args = GRPOConfig(str(tmp_path), use_cpu=True)
-    with pytest.raises(ValueError, match=message):
+    with raises_naming(ValueError, *named):
         prepare_task(ScriptArguments(**script), args, ModelConfig(**model))
 
 
@@ -185,7 +190,7 @@ def test_the_split_that_is_given_is_evaluated(given, evaluated, tmp_path, monkey
 def test_a_file_without_rows_is_named(tmp_path):
     (tmp_path / "header.csv").write_text("prompt,answer\n")
     script = ScriptArguments(dataset_name=str(tmp_path / "header.csv"), reward_funcs=["length"])
-    with pytest.raises(ValueError, match="header.csv.*header"):
+    with raises_naming(ValueError, tmp_path / "header.csv", "header", "['prompt', 'answer']"):
         prepare_task(script, GRPOConfig(str(tmp_path), use_cpu=True), ModelConfig(model_name_or_path="folder"))
 
 
@@ -193,7 +198,7 @@ def test_evaluation_data_that_are_missing(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
     args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
     script = ScriptArguments(dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["length"])
-    with pytest.raises(ValueError, match="'test' was asked for. --eval_strategy .* --dataset_test_split"):
+    with raises_naming(ValueError, "'test'", "--eval_strategy", "--eval_dataset_name", "--dataset_test_split"):
         prepare_task(script, args, ModelConfig(model_name_or_path="folder"))
 
 

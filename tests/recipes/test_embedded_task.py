@@ -5,6 +5,7 @@ import embedded_task
 import pytest
 import torch
 from embedded_task import Sum, correct_answer, correct_steps, make_tokenizer, split_sums
+from naming import raises_naming
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minimind_hf import PromptDataset
@@ -153,5 +154,5 @@ def test_start_is_saved_and_measured_alike_in_a_fresh_process(tmp_path, capsys):
 
 def test_a_folder_that_cannot_be_loaded_says_why(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(RuntimeError, match="could not be loaded"):
+    with raises_naming(RuntimeError, tmp_path, "Traceback"):
         embedded_task.measure_in_fresh_process(tmp_path, "cpu")

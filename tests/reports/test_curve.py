@@ -5,7 +5,6 @@ import os
 from xml.etree import ElementTree
 
 import matplotlib.image
-import pytest
 
 from minimind_hf.reports import charts, curve
 from minimind_hf.reports.charts import running_mean
@@ -40,7 +39,7 @@ def test_format_follows_the_suffix_and_the_drawing_is_that_of_the_page(tmp_path)
 def test_an_earlier_picture_stays_until_the_new_one_is_whole(tmp_path):
     path = plot_reward_curve(logs([0.1, 0.4]), tmp_path / "curve.png")
     before = path.read_bytes()
-    with pytest.raises(ValueError, match="bmp9"):
+    with raises_naming(ValueError, "bmp9"):
         plot_reward_curve(logs([0.1, 0.4]), tmp_path / "curve.bmp9")
     link = tmp_path / "link.png"
     link.symlink_to(path)
@@ -50,7 +49,7 @@ def test_an_earlier_picture_stays_until_the_new_one_is_whole(tmp_path):
 
 
 def test_a_run_without_rewards_has_no_curve(tmp_path):
-    with pytest.raises(ValueError, match="1 logs .*'reward'"):
+    with raises_naming(ValueError, 1, "'reward'", "logging_steps"):
         plot_reward_curve([{"step": 1, "loss": 0.0}], tmp_path / "curve.png")
 
 

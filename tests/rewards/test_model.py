@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from naming import raises_naming
 from transformers import LlamaForCausalLM
 
 from minimind_hf.rewards import RewardModel, RewardModelError
@@ -200,13 +201,13 @@ def test_remote_code_from_a_folder(tokenizer, tmp_path, module_cache):
 
 def test_remote_code_is_refused_unless_trusted(tokenizer, tmp_path, module_cache):
     path = write_remote_model(tmp_path, tokenizer, "def get_score(self, t, m): return 0.0")
-    with pytest.raises(RewardModelError, match="(?s)Cannot load the reward model.*trust_remote_code=True if"):
+    with raises_naming(RewardModelError, path, "custom code", "trust_remote_code=True"):
         RewardModel.from_pretrained(path)
 
 
 def test_remote_code_without_get_score(tokenizer, tmp_path, module_cache):
     path = write_remote_model(tmp_path, tokenizer, "pass")
-    with pytest.raises(RewardModelError, match=r"class Judge has no `get_score\(tokenizer, messages\)`"):
+    with raises_naming(RewardModelError, path, "Judge", "get_score(tokenizer, messages)"):
         RewardModel.from_pretrained(path, trust_remote_code=True)
 
 
@@ -214,7 +215,7 @@ def test_remote_code_without_get_score(tokenizer, tmp_path, module_cache):
 
 
 def test_more_than_one_label(make_classifier, tokenizer):
-    with pytest.raises(RewardModelError, match="num_labels = 3, but a reward is one number"):
+    with raises_naming(RewardModelError, "num_labels", 3, "num_labels=1", "get_score(tokenizer, messages)"):
         RewardModel(make_classifier(num_labels=3), tokenizer)
 
 
@@ -222,31 +223,31 @@ def test_a_language_model_has_no_trained_head(make_classifier, tokenizer, tmp_pa
     config = make_classifier().config
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(RewardModelError, match=r"lacks the weights \['score.weight'\].*would be random"):
+    with raises_naming(RewardModelError, tmp_path, "['score.weight']", "LlamaForSequenceClassification"):
         RewardModel.from_pretrained(str(tmp_path))
 
 
 def test_missing_model_and_missing_tokenizer(make_classifier, tmp_path):
-    with pytest.raises(RewardModelError, match="folder of the reward model, .*nowhere', does not exist"):
+    with raises_naming(RewardModelError, "reward model", tmp_path / "nowhere", "exist"):
         RewardModel.from_pretrained(str(tmp_path / "nowhere"))
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "/moved/away"}')
-    with pytest.raises(RewardModelError, match="base of the adapter .*, '/moved/away', does not exist"):
+    with raises_naming(RewardModelError, tmp_path / "adapter", "'/moved/away'", "exist"):
         RewardModel.from_pretrained(str(tmp_path / "adapter"))
     make_classifier().save_pretrained(tmp_path)
-    with pytest.raises(RewardModelError, match="Cannot load the tokenizer of the reward model"):
+    with raises_naming(RewardModelError, tmp_path, "tokenizer"):
         RewardModel.from_pretrained(str(tmp_path))
 
 
 def test_no_chat_template(make_classifier, tokenizer):
     tokenizer.chat_template = None
-    with pytest.raises(RewardModelError, match="has no chat template"):
+    with raises_naming(RewardModelError, "tokenizer.chat_template"):
         RewardModel(make_classifier(), tokenizer)(PROMPTS, COMPLETIONS)
 
 
 def test_no_token_to_pad_with(make_classifier, tokenizer):
     tokenizer.pad_token = tokenizer.eos_token = None
-    with pytest.raises(RewardModelError, match="neither a pad nor an eos token"):
+    with raises_naming(RewardModelError, "pad", "eos", "tokenizer.pad_token"):
         RewardModel(make_classifier(), tokenizer)
-    with pytest.raises(RewardModelError, match="batch_size must be at least 1"):
+    with raises_naming(RewardModelError, "batch_size", 0, 1):
         RewardModel(Judge(), tokenizer, batch_size=0)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from naming import raises_naming
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from ppo_tools import make_trainer as make_ppo_trainer
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
@@ -123,7 +124,7 @@ def test_ppo_goes_on_from_the_folder_of_an_adapter(tmp_path, adapter):
 
 @pytest.mark.parametrize("load", [AutoPeftModelForCausalLM, AutoModelForCausalLM])
 def test_a_frozen_adapter_is_refused(make_grpo_trainer, adapter, load):
-    with pytest.raises(ValueError, match="is_trainable=True"):
+    with raises_naming(ValueError, "adapter", "is_trainable=True"):
         make_grpo_trainer(load.from_pretrained(adapter))
 
 
@@ -131,7 +132,7 @@ def test_an_adapter_of_no_known_base_is_refused(make_grpo_trainer, adapter):
     config = LoraConfig.from_pretrained(adapter)
     config.base_model_name_or_path = None
     config.save_pretrained(adapter)
-    with pytest.raises(ValueError, match="does not say of which model.*base_model_name_or_path"):
+    with raises_naming(ValueError, adapter, "base_model_name_or_path", "adapter_config.json"):
         make_grpo_trainer(str(adapter))
 
 
@@ -170,7 +171,5 @@ def test_lora_without_targets(make_grpo_trainer, monkeypatch):
 
     unknown = make_policy()
     monkeypatch.setattr(unknown.config, "model_type", "minimind9")
-    with pytest.raises(
-        ValueError, match="no default for the modules of a minimind9.*--lora_target_modules all-linear"
-    ):
+    with raises_naming(ValueError, "minimind9", "target_modules", "--lora_target_modules all-linear"):
         make_grpo_trainer(unknown, LoraConfig(r=2))

@@ -7,6 +7,7 @@ import logging
 import peft
 import pytest
 import torch
+from naming import names, raises_naming
 from peft import LoraConfig, PeftModel, get_peft_model
 from ppo_tools import copied, log_of, lora, make_trainer
 from tiny import collected, make_llama, make_policy
@@ -76,12 +77,12 @@ def test_full_training_starts_at_a_kl_of_exactly_0_too(tmp_path):
 def test_only_head_and_adapters_are_new_and_the_log_says_so(tmp_path, caplog, monkeypatch):
     with caplog.at_level(logging.WARNING):
         trainer = make_trainer(tmp_path, make_policy(), peft_config=lora())
-        assert "only its head (score) is new" in caplog.text
+        assert names(caplog.text, "score")
         caplog.clear()
         with monkeypatch.context() as patch:  # another process of the same run
             patch.setattr(PPOConfig, "process_index", 1)
             load_critic(get_peft_model(make_policy(), lora()), trainer.args)
-        assert "only its head" not in caplog.text
+        assert not names(caplog.text, "score")
     assert isinstance(trainer.model.critic.model, BorrowedTrunk)
     assert {name for name, _ in trainer.model.critic.named_parameters()} == {"score.weight", "score.bias"}
     base = sum(parameter.numel() for parameter in make_policy().parameters())
@@ -150,7 +151,7 @@ def test_reentrant_checkpointing_is_refused_on_a_shared_base(tmp_path):
         gradient_checkpointing=True,
         gradient_checkpointing_kwargs={"use_reentrant": True},
     )
-    with pytest.raises(ValueError, match="share_critic_base=False"):
+    with raises_naming(ValueError, "use_reentrant", "share_critic_base=False"):
         trainer.train()
 
 
@@ -242,13 +243,13 @@ def test_a_critic_kept_from_an_earlier_run_goes_on(tmp_path):
     for kind in ("critic", "head"):
         for name, tensor in by_kind(first)[kind].items():
             assert torch.equal(by_kind(second)[kind][name], tensor), name
-    with pytest.raises(ValueError, match="is an adapter, and the policy is a MiniMindForCausalLM without adapters"):
+    with raises_naming(ValueError, "critic_model_name_or_path", kept, "MiniMindForCausalLM", "peft_config"):
         make_trainer(tmp_path / "third", make_policy(), critic_model_name_or_path=kept)
 
 
 def test_prompt_adapters_cannot_share_a_base(tmp_path):
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with pytest.raises(ValueError, match="share_critic_base=False"):
+    with raises_naming(ValueError, "PROMPT_TUNING", "share_critic_base=False"):
         make_trainer(tmp_path, make_llama(), peft_config=config, kl_coef=0.0)
 
 
@@ -269,7 +270,7 @@ def test_modules_to_save_are_kept_for_each_model(tmp_path):
 
 
 def test_adapters_that_rewrite_the_base_cannot_share_it(tmp_path):
-    with pytest.raises(ValueError, match="init_lora_weights='pissa' moves.*share_critic_base=False"):
+    with raises_naming(ValueError, "init_lora_weights", "'pissa'", "share_critic_base=False"):
         make_trainer(tmp_path, make_policy(), peft_config=lora(init_lora_weights="pissa"))
 
 
@@ -295,16 +296,16 @@ def test_the_reference_is_the_start_however_adapters_begin(tmp_path, init):
 
 
 def test_biases_of_the_base_cannot_be_shared(tmp_path):
-    with pytest.raises(ValueError, match="bias='lora_only'.*share_critic_base=False"):
+    with raises_naming(ValueError, "bias", "'lora_only'", "share_critic_base=False"):
         make_trainer(tmp_path, make_llama(), peft_config=lora(bias="lora_only"))
 
 
 def test_a_policy_with_another_name_or_a_trainers_adapters_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="named 'mine'.*'default'"):
+    with raises_naming(ValueError, "adapter_name", "'mine'", "'default'"):
         make_trainer(tmp_path, get_peft_model(make_policy(), lora(), adapter_name="mine"))
     policy = with_adapters()
     make_trainer(tmp_path, policy)
-    with pytest.raises(ValueError, match="already has an adapter 'ref'.*anew"):
+    with raises_naming(ValueError, "model.delete_adapter('ref')"):
         make_trainer(tmp_path, policy)
 
 
@@ -312,7 +313,7 @@ def test_an_adapter_as_critic_needs_the_shared_base(tmp_path):
     first = make_trainer(tmp_path / "first", make_policy(), peft_config=lora(), **TRAINING)
     first.save_model()
     kept = {"critic_model_name_or_path": str(tmp_path / "first" / "critic"), "share_critic_base": False}
-    with pytest.raises(ValueError, match="is an adapter.*share_critic_base is False"):
+    with raises_naming(ValueError, "critic_model_name_or_path", "share_critic_base", False):
         make_trainer(tmp_path / "second", make_policy(), peft_config=lora(), **kept)
 
 

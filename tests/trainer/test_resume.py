@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from naming import raises_naming
 from peft import LoraConfig, get_peft_model
 from tiny import make_policy, make_prompts
 
@@ -100,5 +101,5 @@ def test_a_checkpoint_without_the_rollout_state_is_refused(make_trainer):
     trainer.train()
     checkpoint = f"{trainer.args.output_dir}/checkpoint-2"
     Path(checkpoint, ROLLOUT_STATE.format(rank=0)).unlink()
-    with pytest.raises(FileNotFoundError, match=r"rollout_state_0.pt is missing.*model_name_or_path"):
+    with raises_naming(FileNotFoundError, f"{checkpoint}/rollout_state_0.pt", "--model_name_or_path"):
         make_trainer(**settings(save_steps=2)).train(resume_from_checkpoint=checkpoint)

@@ -7,6 +7,7 @@ from typing import get_type_hints
 
 import pytest
 import trl
+from naming import raises_naming
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
 from transformers import HfArgumentParser
 
@@ -130,22 +131,22 @@ def test_a_config_that_spells_out_the_defaults_of_trl_is_taken(tmp_path):
 
 @pytest.mark.parametrize("name", UNSUPPORTED_OBJECTS)
 def test_an_unsupported_argument_of_the_trainer_is_refused_by_name(make_config, name):
-    with pytest.raises(ValueError, match=f"{name} is an argument of trl's GRPOTrainer.*rollout_engine"):
+    with raises_naming(ValueError, name, "GRPOTrainer", "rollout_engine"):
         GRPOTrainer(make_policy(), share_of_a, make_config(), make_prompts(8), **{name: [print]})
 
 
 def test_a_config_of_trl_is_refused_by_name(tmp_path):
     args = trl.GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
-    with pytest.raises(ValueError, match=r"args is a trl.GRPOConfig.*takes a minimind_hf.GRPOConfig"):
+    with raises_naming(ValueError, "args", "trl.GRPOConfig", "minimind_hf.GRPOConfig"):
         GRPOTrainer(make_policy(), share_of_a, args, make_prompts(8), processing_class=make_tokenizer())
 
 
 def test_quantization_config_goes_to_where_the_model_is_loaded(make_config):
     arguments = (share_of_a, make_config(), make_prompts(8))
-    with pytest.raises(ValueError, match="quantization_config was given, but the model is loaded already"):
+    with raises_naming(ValueError, "quantization_config", "model"):
         GRPOTrainer(make_policy(), *arguments, processing_class=make_tokenizer(), quantization_config=object())
     config = make_config(model_init_kwargs={"quantization_config": None})
-    with pytest.raises(ValueError, match="model_init_kwargs holds one too"):
+    with raises_naming(ValueError, "quantization_config", "model_init_kwargs"):
         GRPOTrainer("name", share_of_a, config, make_prompts(8), quantization_config=object())
 
 

@@ -9,6 +9,7 @@ import time
 import httpx
 import pytest
 import torch
+from naming import raises_naming
 from peft import LoraConfig, get_peft_model
 from sglang_process import KINDS, REAL, START_TIMEOUT, make_server_trainer
 from tiny import EOS, make_policy, random_ids
@@ -135,7 +136,7 @@ def test_a_server_killed_for_good_leaves_a_checkpoint_that_resumes(server, tmp_p
 
     trainer = make_server_trainer(tmp_path / "run", sglang_base_url=server.url, max_steps=4)
     trainer.add_callback(Killer())
-    with pytest.raises(ServerGoneError, match="checkpoint was saved: start the server and go on with") as end:
+    with raises_naming(ServerGoneError, server.url, "server_timeout", "--resume_from_checkpoint") as end:
         trainer.train()
     print(end.value)
     server.start()
@@ -204,7 +205,7 @@ def test_a_broadcast_that_is_refused_ends_the_run_and_blocks_nothing(servers, pa
     engine = SGLangEngine(server.url, "distributed", server_timeout=START_TIMEOUT)
     refusal = {"path": path, "status": 400, "body": {"success": False, "message": "no space"}}
     httpx.post(f"{server.url}/refuse_next", json=refusal, trust_env=False)
-    with pytest.raises(RolloutServerError, match=f"{path} answered 400: no space"):
+    with raises_naming(RolloutServerError, f"{server.url}{path}", "400: no space"):
         engine.sync_weights(model, 0)
     engine.sync_weights(model, 1)  # in a new group, after closing a session that was left open
     assert largest_difference(model, PROMPTS, engine.generate(PROMPTS, 2, sampling())) < 1e-4
