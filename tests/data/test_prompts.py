@@ -69,7 +69,7 @@ def test_how_many_think_is_said_once_where_the_template_asks(make_tokenizer, cap
         return caplog.messages
 
     (message,) = said("enable_thinking", 0.37)
-    assert_names(message, "37%", "enable_thinking=True", "thinking_ratio=0")
+    assert_names(message, "37%", "enable_thinking=True", "thinking_ratio")
     assert said("enable_thinking", 0.37) == []
     assert said("enable_thinking", 0.0) == said("no_such_argument", 0.36) == []
     assert said("enable_thinking", 0.35, chat_template_kwargs={"enable_thinking": False}) == []

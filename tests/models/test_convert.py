@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
-from minimind_hf.models.convert import convert, expected_shapes, read_checkpoint
-from minimind_hf.models.pth import ConversionError, infer_config
+from minimind_hf.models.convert import convert, read_checkpoint
+from minimind_hf.models.pth import ConversionError, expected_shapes, infer_config
 
 SIZES = {
     "vocab_size": 96,
@@ -348,7 +348,7 @@ def with_value(name, value):
             without("model.layers.1.mlp.up_proj.weight"),
             ["broken.pth", "1 tensors", "model.layers.1.mlp.up_proj.weight"],
         ),
-        (with_value("model.layers.0.extra", torch.zeros(1)), ["broken.pth", "1 unexpected", "model.layers.0.extra"]),
+        (with_value("model.layers.0.extra", torch.zeros(1)), ["broken.pth", "1 are unexpected", "model.layers.0.extra"]),
         (
             with_value("model.layers.1.self_attn.o_proj.weight", torch.zeros(8, 8)),
             ["model.layers.1.self_attn.o_proj.weight", "(8, 8)", "(32, 32)"],

@@ -5,6 +5,7 @@ import os
 from xml.etree import ElementTree
 
 import matplotlib.image
+from naming import raises_naming
 
 from minimind_hf.reports import charts, curve
 from minimind_hf.reports.charts import running_mean
