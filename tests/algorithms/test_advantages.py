@@ -246,7 +246,7 @@ def test_token_rewards_sit_on_the_last_valid_token():
     placed = token_rewards(torch.tensor([1.5, -2.0, NAN, 3.0], dtype=torch.float64), mask)
     assert placed.dtype == torch.float64
     assert placed.tolist() == [[0, 1.5, 0, 0], [0, 0, -2.0, 0], [0, 0, 0, 0], [0, 0, 0, 3.0]]
-    with pytest.raises(ValueError, match="scores"):
+    with pytest.raises(ValueError, match=r"rewards.*\(3,\)"):
         token_rewards(torch.zeros(3), mask)
 
 
