@@ -131,7 +131,7 @@ def test_an_adapter_of_no_known_base_is_refused(make_grpo_trainer, adapter):
     config = LoraConfig.from_pretrained(adapter)
     config.base_model_name_or_path = None
     config.save_pretrained(adapter)
-    with pytest.raises(ValueError, match="does not say of which model.*base_model_name_or_path"):
+    with pytest.raises(ValueError, match="base_model_name_or_path.*adapter_config.json"):
         make_grpo_trainer(str(adapter))
 
 
@@ -170,7 +170,5 @@ def test_lora_without_targets(make_grpo_trainer, monkeypatch):
 
     unknown = make_policy()
     monkeypatch.setattr(unknown.config, "model_type", "minimind9")
-    with pytest.raises(
-        ValueError, match="no default for the modules of a minimind9.*--lora_target_modules all-linear"
-    ):
+    with pytest.raises(ValueError, match="minimind9.*target_modules='all-linear'.*--lora_target_modules all-linear"):
         make_grpo_trainer(unknown, LoraConfig(r=2))

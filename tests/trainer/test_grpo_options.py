@@ -203,10 +203,10 @@ def test_a_column_of_another_length_is_refused(make_trainer):
 @pytest.mark.parametrize(
     ("note", "message"),
     [
-        (lambda log_metric, _: log_metric("loss", 99.0), "log_metric.'loss', .*trainer logs a number of its own"),
+        (lambda log_metric, _: log_metric("loss", 99.0), "log_metric.'loss', .*'my_loss'"),
         (lambda log_metric, _: log_metric("eval_rewards/noting/mean", 1), "log_metric.'eval_rewards/noting/mean'"),
-        (lambda _, log_extra: log_extra("Prompt", [0] * 8), "log_extra.'Prompt', .*has itself"),
-        (lambda _, log_extra: log_extra("noting", [0] * 8), "log_extra.'noting', .*has itself"),
+        (lambda _, log_extra: log_extra("Prompt", [0] * 8), "log_extra.'Prompt', .*'my_Prompt'"),
+        (lambda _, log_extra: log_extra("noting", [0] * 8), "log_extra.'noting', .*'my_noting'"),
     ],
 )
 def test_names_of_the_trainer_are_refused(make_trainer, note, message):

@@ -304,7 +304,7 @@ def test_a_policy_with_another_name_or_a_trainers_adapters_is_refused(tmp_path):
         make_trainer(tmp_path, get_peft_model(make_policy(), lora(), adapter_name="mine"))
     policy = with_adapters()
     make_trainer(tmp_path, policy)
-    with pytest.raises(ValueError, match="already has an adapter 'ref'.*anew"):
+    with pytest.raises(ValueError, match="already has an adapter 'ref'.*delete_adapter"):
         make_trainer(tmp_path, policy)
 
 

@@ -130,14 +130,14 @@ def test_a_critic_of_an_earlier_run_beside_the_new_policy_is_told(tmp_path, capl
     build(tmp_path, max_steps=2).save_model()
     assert "earlier run" not in caplog.text
     build(tmp_path, max_steps=2, save_critic=False).save_model()
-    assert "critic is of an earlier run: save_critic is False" in caplog.text
+    assert str(tmp_path) in caplog.text and "save_critic is False" in caplog.text
 
 
 def test_a_critic_with_another_head_is_refused(tmp_path):
     config = make_policy().config
     config.num_labels = 2
     AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match="other does not hold exactly.*of another shape: .*score"):
+    with pytest.raises(ValueError, match="other does not hold exactly.*score"):
         build(tmp_path / "run", critic_model_name_or_path=str(tmp_path / "other"))
 
 

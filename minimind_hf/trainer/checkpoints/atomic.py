@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints and records that are whole or not there: written beside the others, then renamed into their place.
+"""Atomic checkpoints: they are written to a staging folder, then renamed into place.
 
-A process that is killed while it writes leaves its half in `_saving`, which no one takes for a checkpoint, and the
-checkpoint before it as it was. Old checkpoints leave the same way: renamed first, then deleted.
+A process that is killed while it writes leaves an incomplete checkpoint in `_saving`, which is never mistaken for a
+checkpoint, and does not touch earlier checkpoints. Old checkpoints are deleted in the same way: renamed first, then
+removed.
 """
 
 import os
@@ -14,28 +15,27 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
-STAGING = "_saving"  # names that begin so are not pushed to the Hub
+STAGING = "_saving"  # names that begin with an underscore are not pushed to the Hub
 
 
 class CheckpointNotSavedError(RuntimeError):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A checkpoint could not be written; earlier checkpoints are untouched."""
 
 
 @contextmanager
 def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -> Iterator[Path]:
-    """Yields a folder to write the checkpoint into; at the end it is moved to its place.
+    """Yields a folder to write the checkpoint into, and moves the checkpoint into place at the end.
 
     Args:
-        folder (`Path`): Gets the checkpoint.
-        name (`str`): Of the checkpoint.
-        accelerator: Every process enters the context; the checkpoint is moved once all have written.
+        folder (`Path`): The folder for the checkpoint. name (`str`): Name of the checkpoint. accelerator: Connects the
+            processes. All of them enter the context; the checkpoint is moved once all have written.
         writes (`bool`): Whether this process moves it.
 
     Yields:
-        `Path`: The folder in which `name` is to be made.
+        `Path`: The folder in which to create `name`.
 
     Raises:
-        CheckpointNotSavedError: Naming what could not be written and why. What was written of it is deleted.
+        CheckpointNotSavedError: Naming the checkpoint and the cause. The incomplete files are deleted.
     """
     staging = folder / STAGING
     if writes:
@@ -50,7 +50,7 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
             shutil.rmtree(staging)
     except BaseException as error:
         if writes:
-            clear_staging(folder)  # a full disk gets its room back
+            clear_staging(folder)  # frees the space on a full disk
         if isinstance(error, Exception):
             raise CheckpointNotSavedError(_not_saved(folder, name, error)) from error
         raise
@@ -60,33 +60,33 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
 def _not_saved(folder: Path, name: str, error: Exception) -> str:
     step = name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     before = checkpoints_by_age(folder) if folder.is_dir() else []
-    remedy = f"go on with --resume_from_checkpoint {before[-1]}" if before else "start again"
+    remedy = f"continue with --resume_from_checkpoint {before[-1]}" if before else "start again"
     return (
         f"{folder / name}, the checkpoint of step {step}, could not be written: {type(error).__name__}: {error}. "
-        "What was written of it is deleted. See that the disk has room (save_total_limit keeps fewer checkpoints) "
-        f"and that {folder} may be written to, then {remedy}."
+        "The incomplete files are deleted. Make sure that the disk has space (save_total_limit keeps fewer "
+        f"checkpoints) and that {folder} is writable, then {remedy}."
     )
 
 
 def clear_staging(folder: str | Path) -> None:
-    """Removes what a process that was killed while it saved has left."""
+    """Removes incomplete checkpoints left by a process that was killed while saving."""
     shutil.rmtree(Path(folder) / STAGING, ignore_errors=True)
 
 
 def checkpoints_by_age(folder: str | Path) -> list[Path]:
-    """Returns the checkpoints of a folder, that written last at the end."""
+    """Returns the checkpoints of a folder, the most recently written one last."""
     by_step = [Path(path) for path in sort_checkpoints(str(folder))]
     return sorted(by_step, key=lambda path: path.stat().st_mtime_ns)
 
 
 def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None, newest: str) -> None:
-    """Deletes the oldest checkpoints beyond a number, by age: an earlier run in this folder may have gone further.
+    """Deletes the oldest checkpoints. Age counts, not the step: an earlier run may have reached later steps.
 
     Args:
-        folder (`Path`): Of the checkpoints.
-        limit (`int`, *optional*): How many to keep. Unset or below 1: all.
-        best (`str`, *optional*): Path of the best one, which stays.
-        newest (`str`): Name of the one that was just written, which stays.
+        folder (`Path`): Folder of the checkpoints.
+        limit (`int`, *optional*): Number of checkpoints to keep. Unset or below 1: all.
+        best (`str`, *optional*): Path of the best checkpoint, which is kept.
+        newest (`str`): Name of the checkpoint just written, which is kept.
     """
     if limit is None or limit < 1:
         return
@@ -101,7 +101,7 @@ def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None, newe
 
 
 def _flush(folder: Path) -> None:
-    """Brings everything to the disk: a name must not get there before what it names."""
+    """Flushes everything to disk: a name must not reach the disk before the data it refers to."""
     for path in [*folder.rglob("*"), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -111,7 +111,7 @@ def _flush(folder: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    if target.exists():  # a resumed run comes by a step again that it had saved before
+    if target.exists():  # a resumed run reaches a step again that was saved before
         replaced = source.with_name(f"replaced-{target.name}")
         os.rename(target, replaced)
         os.rename(source, target)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of DeepSpeed goes on in another number of processes, by way of DeepSpeed's universal checkpoints.
+"""Resumes a DeepSpeed checkpoint with another number of processes, through DeepSpeed's universal checkpoints.
 
-DeepSpeed keeps weights and optimizer in as many parts as there were processes. Its converter puts each parameter and
-its moments together, in a folder of the run that is deleted when every process has taken its new part from there;
-the checkpoint itself stays as it is.
+DeepSpeed saves weights and optimizer in one part per process. Its converter joins the parts of each parameter and its
+moments, in a folder of the run that is deleted when every process has loaded its new part. The checkpoint itself does
+not change.
 """
 
 import copy
@@ -29,35 +29,38 @@ logger = logging.get_logger(__name__)
 
 
 def is_of_other_processes(checkpoint: str | Path, accelerator: Accelerator) -> bool:
-    """Whether a checkpoint is in more or fewer parts than there are processes."""
+    """Whether a checkpoint was written by another number of processes."""
     return world_size_of(checkpoint) != accelerator.num_processes
 
 
-def load_resharded(engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator) -> None:
-    """Loads what another number of processes saved under the same ZeRO; every process calls it.
+def load_resharded(
+    deepspeed_engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator
+) -> None:
+    """Loads a checkpoint of another number of processes, under the same ZeRO stage; every process calls it.
 
     Args:
-        engine (`DeepSpeedEngine`): Gets weights, optimizer, schedule and counts of steps.
-        checkpoint (`str` or `Path`): As this trainer wrote it, checked.
-        output_dir (`str` or `Path`): Of the run, which all processes see; holds the converted checkpoint meanwhile.
-        accelerator: Its main process converts.
+        deepspeed_engine (`DeepSpeedEngine`): Receives weights, optimizer, schedule and step counts.
+        checkpoint (`str` or `Path`): A checkpoint of this trainer, already checked.
+        output_dir (`str` or `Path`): Output folder, visible to all processes; holds the converted checkpoint
+            meanwhile.
+        accelerator: Connects the processes; the main process converts.
 
     Raises:
-        CheckpointError: If it cannot be converted, or is of a model that trains other parameters.
+        CheckpointError: If it cannot be converted, or belongs to a model that trains other parameters.
     """
     folder, tag = Path(output_dir) / STAGING / "universal", zero_tag(checkpoint)
     try:
         with failing_together(accelerator, "converting the checkpoint"):
             if accelerator.is_main_process:
                 _convert(Path(checkpoint), folder)
-                _check_parameters(folder / tag, engine.module, checkpoint)
+                _check_parameters(folder / tag, deepspeed_engine.module, checkpoint)
         with failing_together(accelerator, "looking for the converted checkpoint"):
             if not (folder / "latest_universal").is_file():
                 raise CheckpointError(
                     f"{checkpoint} was converted for {accelerator.num_processes} processes by the first one, into "
-                    f"{folder}, which this process does not see. Put output_dir on a file system that all see."
+                    f"{folder}, but this process cannot see that folder. Put output_dir on a file system that all see."
                 )
-        _load(engine, folder, tag)
+        _load(deepspeed_engine, folder, tag)
         accelerator.wait_for_everyone()
     finally:
         if accelerator.is_main_process:
@@ -71,33 +74,33 @@ def _convert(checkpoint: Path, folder: Path) -> None:
     parts = len(list((checkpoint / tag).glob("*_optim_states.pt")))
     if parts != count:
         raise CheckpointError(
-            f"{checkpoint} holds {parts} of the {count} parts of its optimizer; others are on other machines. Bring "
-            f"them together to go on in another number of processes than {count}."
+            f"{checkpoint} holds {parts} of the {count} parts of its optimizer; the rest is on other machines. "
+            f"Collect all parts to resume with a number of processes other than {count}."
         )
-    logger.warning("%s: putting together what %d processes saved.", checkpoint, count)
+    logger.warning("%s: joining the parts that %d processes saved.", checkpoint, count)
     settings = Namespace(
         input_folder=str(checkpoint / tag),
         output_folder=str(folder / tag),
-        num_extract_workers=1,  # in this process: one that talks to a GPU must not be forked
+        num_extract_workers=1,  # in this process: a process that uses a GPU must not be forked
         num_merge_workers=1,
         keep_temp_folder=False,
         strict=True,
-        inject_missing_state=True,  # what is only there where tensors are split
+        inject_missing_state=True,  # this state exists only if tensors are split
     )
     try:
         shutil.rmtree(folder, ignore_errors=True)
         (folder / tag).mkdir(parents=True)
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # bars for every parameter
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # progress bars for every parameter
             main(settings)
     except OSError as error:
         raise CheckpointError(
-            f"{checkpoint} could not be converted into {folder}, which takes as much room again for a while: {error}"
+            f"{checkpoint} could not be converted into {folder}, which for a while takes as much space again: {error}"
         ) from error
     except Exception as error:
         raise CheckpointError(
             f"{checkpoint} was written by {count} processes, and DeepSpeed could not convert it for another number "
-            f"({type(error).__name__}: {error}). It can do so with the state of Adam and AdamW (exp_avg, exp_avg_sq) "
-            f"alone. Resume with {count} processes, or start from the folder as a model (--model_name_or_path)."
+            f"({type(error).__name__}: {error}). It can only convert the state of Adam and AdamW (exp_avg, "
+            f"exp_avg_sq). Resume with {count} processes, or start from the folder as a model (--model_name_or_path)."
         ) from error
 
 
@@ -106,7 +109,7 @@ def _check_parameters(converted: Path, model: nn.Module, checkpoint: str | Path)
     own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if saved != own:
         raise CheckpointError(
-            f"{checkpoint} is of a model that trains other parameters: {_some(own - saved)} only here, "
+            f"{checkpoint} belongs to a model that trains other parameters: {_some(own - saved)} only here, "
             f"{_some(saved - own)} only there. Resume with the model and the adapters of the run that wrote it."
         )
 
@@ -115,31 +118,31 @@ def _some(names: set[str]) -> str:
     return (", ".join(sorted(names)[:3]) or "none") + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _load(engine: Any, folder: Path, tag: str) -> None:
-    zero = engine.optimizer
-    engine._config.load_universal_checkpoint = True
+def _load(deepspeed_engine: Any, folder: Path, tag: str) -> None:
+    zero = deepspeed_engine.optimizer
+    deepspeed_engine._config.load_universal_checkpoint = True
     try:
         with _groups_held_here(zero), _without_warnings():
-            engine.load_checkpoint(str(folder), tag)
+            deepspeed_engine.load_checkpoint(str(folder), tag)
     finally:
-        engine._config.load_universal_checkpoint = False
+        deepspeed_engine._config.load_universal_checkpoint = False
     saved = torch.load(folder / tag / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
     _repair(zero.optimizer, saved["param_groups"])
 
 
 def _repair(optimizer: torch.optim.Optimizer, settings: list[dict]) -> None:
-    """Undoes what ZeRO-3 does: all groups count their steps in one tensor, and have the settings of the first."""
+    """Undoes a side effect of ZeRO-3: all groups share one step tensor and the settings of the first group."""
     for group, saved in zip(optimizer.param_groups, settings, strict=True):
         group.update({name: value for name, value in saved.items() if name != "params"})
     on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     for part, state in optimizer.state.items():
-        step = copy.deepcopy(state["step"])  # a number in DeepSpeed's own Adam
+        step = copy.deepcopy(state["step"])  # a plain number in DeepSpeed's own Adam
         state["step"] = step.to(part.device) if on_device else step
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """DeepSpeed warns that tensors are not split by rows or columns."""
+    """Hides the warning of DeepSpeed that tensors are not split by rows or columns."""
     from deepspeed.utils import logger as of_deepspeed
 
     level = of_deepspeed.level
@@ -152,7 +155,7 @@ def _without_warnings() -> Iterator[None]:
 
 @contextmanager
 def _groups_held_here(zero: Any) -> Iterator[None]:
-    """Leaves out groups so small that this process's part is nothing but padding, on which ZeRO-1 and 2 fail."""
+    """Leaves out groups of which this process holds only padding; ZeRO-1 and ZeRO-2 would fail on them."""
     name = next((name for name in ("bit16_groups", "bf16_groups") if hasattr(zero, name)), None)
     if name is None:
         yield
@@ -169,7 +172,7 @@ def _groups_held_here(zero: Any) -> Iterator[None]:
     state = zero.optimizer.state
     parts = [group["params"][0] for group in settings]  # one flat tensor each
     like = state[parts[held[0]]] if held else {}
-    for number in set(range(len(parts))) - set(held):  # no moments, and at the step of all else
+    for number in set(range(len(parts))) - set(held):  # no moments, but the step count of the others
         part = parts[number]
         state[part] = {
             key: torch.zeros_like(part) if torch.is_tensor(value) and value.dim() else copy.deepcopy(value)

@@ -22,20 +22,20 @@ except ImportError:  # Windows
 
 logger = logging.get_logger(__name__)
 
-LOCK_FILE = "_run.lock"  # names that begin so are not pushed to the Hub
+LOCK_FILE = "_run.lock"  # names that begin with an underscore are not pushed to the Hub
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class FolderInUseError(RuntimeError):
-    """Another run writes to this output folder."""
+    """Another run is writing to this output folder."""
 
 
 @contextmanager
 def only_run_in(folder: str | Path) -> Iterator[None]:
-    """Holds the folder for this run.
+    """Locks the folder for this run.
 
     Raises:
-        FolderInUseError: If another run holds it.
+        FolderInUseError: If another run has locked it.
     """
     if fcntl is None:
         yield
@@ -45,13 +45,13 @@ def only_run_in(folder: str | Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held, so that nobody else's is deleted
+        path.unlink(missing_ok=True)  # before the lock is released, so that another run's file is never deleted
         os.close(descriptor)
 
 
 @contextmanager
 def held_by_this_run(folder: str | Path, accelerator: Accelerator) -> Iterator[None]:
-    """Holds the folder on the main process, for the run of all processes; every process enters it."""
+    """Locks the folder in the main process, on behalf of all processes; every process enters it."""
     with ExitStack() as held:
         with failing_together(accelerator, "claiming the output folder"):
             if accelerator.is_main_process:
@@ -71,15 +71,15 @@ def _acquire(path: Path) -> int:
                 os.close(descriptor)
                 raise FolderInUseError(
                     f"Another run is writing to {path.parent}{f' (process {holder})' if holder else ''}. Two runs in "
-                    "one folder delete each other's checkpoints. Wait for its end, or use another output_dir."
+                    "one folder delete each other's checkpoints. Wait until it ends, or use another output_dir."
                 ) from error
-            logger.warning("%s cannot be locked (%s): see that no other run writes to this folder.", path, error)
+            logger.warning("%s cannot be locked (%s): make sure that no other run writes to this folder.", path, error)
             return descriptor
         if _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
             return descriptor
-        os.close(descriptor)  # its holder deleted it in between
+        os.close(descriptor)  # the run that held it deleted it in between
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
@@ -91,10 +91,10 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 @contextmanager
 def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
-    """Turns the first SIGTERM into a `SystemExit`; a second one kills. A handler of the user's own stays.
+    """Turns the first SIGTERM into a `SystemExit`; a second one kills. A custom handler is kept.
 
     Args:
-        leaves_something (`bool`): Off for processes that write nothing: they end at once, even within an exchange.
+        leaves_something (`bool`): False for processes that write nothing; they end at once, even within an exchange.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not leaves_something or not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -104,7 +104,7 @@ def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        if os.getpid() != owner:  # a child that inherited this
+        if os.getpid() != owner:  # a child process inherited this handler
             os.kill(os.getpid(), number)
             return
         raise SystemExit(128 + number)

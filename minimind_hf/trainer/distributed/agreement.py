@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that stop together: where one fails, the others say so and end too, instead of waiting for it.
+"""Processes that stop together: if one fails, the others report it and end too, instead of waiting for it.
 
-A launcher ends what is left of a run sooner or later; until then a process that waits for a dead one shows nothing
-but a timeout. So what is prone to fail in one process alone (engines, rewards) is followed by a short exchange.
+A launcher ends the rest of a run sooner or later, but until then a process that waits for a dead one shows only a
+timeout. So everything that may fail in a single process (engines, rewards) is followed by a short exchange.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,16 @@ from ...rollout import ServerGoneError
 
 @contextmanager
 def failing_together(accelerator: Accelerator, doing: str) -> Iterator[None]:
-    """Raises in every process if the body raised in one; every process enters it, and nothing inside is collective.
+    """Raises in every process if the body raised in one. Every process enters it; the body must not be collective.
 
     Args:
-        accelerator: Joins the processes.
-        doing (`str`): What the body does, for the message.
+        accelerator: Connects the processes.
+        doing (`str`): Description of the body, for the message.
 
     Raises:
-        RuntimeError: In the processes that did not fail, naming those that did and their errors. Those raise theirs.
-            Also if a process is lost. It is a [`ServerGoneError`] where theirs is, so that all save a checkpoint.
+        RuntimeError: In the processes that did not fail, naming the failed processes and their errors, or if a process
+            is lost. Failed processes raise their own error. If all of these are [`ServerGoneError`], so is this one,
+            so that all processes save a checkpoint.
     """
     error = None
     try:
@@ -50,5 +51,5 @@ def _exchange(told: list[tuple[str, bool] | None], doing: str) -> list[tuple[str
     except RuntimeError as lost:
         raise RuntimeError(
             f"Another process is gone: this one waited for it after {doing} and lost the connection. It was killed or "
-            f"ended by an error of its own, which its log or the launcher's summary names. ({lost})"
+            f"ended with an error; see its log or the launcher's summary. ({lost})"
         ) from lost

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which prompts a process draws when: in training a pure function of (seed, epoch), in evaluation all, each once."""
+"""The order of the prompts: in training a pure function of (seed, epoch), in evaluation each prompt once."""
 
 from collections.abc import Iterator
 
@@ -8,18 +8,18 @@ from torch.utils.data import Sampler
 
 
 class RolloutSampler(Sampler[int]):
-    """Draws prompts chunk by chunk, each chunk once per micro-batch that its rollout fills.
+    """Yields prompts chunk by chunk, each chunk once per micro-batch that its rollout fills.
 
-    The Trainer asks its data loader for one batch per micro-batch. A rollout fills several, so its prompts come
-    several times in a row; the trainer makes the rollout at the first and takes the rest from its buffer. Skipping
-    batches on resume thus stays the Trainer's business.
+    The Trainer takes one batch from its data loader per micro-batch. A rollout fills several micro-batches, so its
+    prompts are repeated that often. The trainer makes the rollout at the first repetition and then uses its buffer. In
+    this way, the Trainer itself can skip batches on resume.
 
     Args:
         num_prompts (`int`): Prompts of the dataset.
         chunk_size (`int`): Prompts of one rollout over all processes.
-        repeats (`int`): Micro-batches that a rollout fills, over all its iterations.
-        shuffle (`bool`): A new random order each epoch.
-        seed (`int`): Of that order.
+        repeats (`int`): Micro-batches per rollout, over all its iterations.
+        shuffle (`bool`): Use a new random order each epoch.
+        seed (`int`): Seed of that order.
 
     Raises:
         ValueError: If there are fewer prompts than one rollout takes.
@@ -50,25 +50,25 @@ class RolloutSampler(Sampler[int]):
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(self.num_prompts, generator=generator).tolist()
-        # Prompts that do not fill a last rollout wait for the next epoch and its other order.
+        # Prompts that do not fill a last rollout are left out of this epoch; the next one has another order.
         for start in range(0, self.num_prompts - self.chunk_size + 1, self.chunk_size):
             for _ in range(self.repeats):
                 yield from order[start : start + self.chunk_size]
 
 
 def evaluation_batches(num_prompts: int, size: int, process: int, num_processes: int) -> list[list[int | None]]:
-    """The numbers of the prompts that a process evaluates.
+    """Returns the numbers of the prompts that a process evaluates.
 
-    All processes get as many batches, and as many prompts in each. Those that do not fill a last batch of all
-    processes are spread over them, so that there are fewer stand-ins than processes.
+    All processes get the same number of batches, with the same number of prompts in each. The prompts of an incomplete
+    last batch are spread over the processes, so that there are fewer stand-ins than processes.
 
     Args:
         num_prompts (`int`): Prompts of the data set.
-        size (`int`): Prompts of a batch of one process.
-        process (`int`): Which one of `num_processes`.
+        size (`int`): Prompts per batch and process.
+        process (`int`): Rank of this process, out of `num_processes`.
 
     Returns:
-        `list[list[int | None]]`: Batches; `None` is a stand-in, in the last batch only and behind its prompts.
+        `list[list[int | None]]`: Batches; `None` is a stand-in. Stand-ins occur only at the end of the last batch.
     """
     batches = []
     for start in range(0, num_prompts, size * num_processes):
