@@ -66,7 +66,7 @@ def test_a_name_that_no_hub_can_be_asked_for_is_named_at_once(offline, monkeypat
     for command in (["chat", "nothere"], ["estimate", "nothere"]):
         assert main(command) == 1
         error = capsys.readouterr().err
-        assert "The model 'nothere' is no folder in " in error and "the hub cannot be asked for it (" in error
+        assert "'nothere' is not a folder in " in error and "the Hub cannot be reached (" in error
     assert time.perf_counter() - start < 10
 
 
@@ -80,10 +80,10 @@ def test_a_name_that_was_downloaded_before_is_not_asked_for(tmp_path, monkeypatc
     ("config", "message"),
     [
         ('{"base_model_name_or_path": "/moved/away"}', "'/moved/away', does not exist"),
-        ('{"base_model_name_or_path": "nothere"}', "'nothere' is no folder in "),
-        ('{"base_model_name_or_path": null}', "does not say of which model"),
-        ("[]", "is no JSON object"),
-        ("{", "is no JSON object"),
+        ('{"base_model_name_or_path": "nothere"}', "'nothere' is not a folder in "),
+        ('{"base_model_name_or_path": null}', "base_model_name_or_path"),
+        ("[]", "is not a valid JSON object"),
+        ("{", "is not a valid JSON object"),
     ],
 )
 def test_the_base_of_adapters_is_looked_for_first(tmp_path, config, message, monkeypatch, capsys):
