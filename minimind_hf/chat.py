@@ -13,34 +13,34 @@ from .bounds import Bounds, Count, Positive, Share, check_settings
 from .flags import flag
 from .inference import Piece, ThoughtSplitter, opens_thought
 
-HELP = "/clear starts over, /think and /nothink switch thinking, /exit (or end of file) ends"
-NO_SWITCH = "the chat template of this model has no switch for thinking: it thinks, or not, as it was trained"
+HELP = "/clear starts over, /think and /nothink switch thinking on and off, /exit (or end of file) ends the chat"
+NO_SWITCH = "the chat template of this model has no switch for thinking: whether it thinks depends on its training"
 
 
 _OFF = "(default %(default)s: off)"
-_Temperature = Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")]
+_Temperature = Annotated[float, Bounds(at_least=0, remedy="0 always takes the most likely token.")]
 _TopP = Annotated[float, Bounds(above=0, at_most=1, remedy="1 switches it off.")]
 
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How an answer is drawn; each is an argument of `generate` and a flag of `minimind-hf chat`.
+    """Settings of the sampling; each one is an argument of `generate` and a flag of `minimind-hf chat`.
 
     Args:
-        max_new_tokens (`int`): Tokens after which an answer is cut.
-        temperature (`float`), top_p (`float`), top_k (`int`), min_p (`float`), repetition_penalty (`float`): Sampling,
-            as in transformers. A temperature of 0 takes the most likely token.
+        max_new_tokens (`int`): Maximum tokens per answer.
+        temperature (`float`), top_p (`float`), top_k (`int`), min_p (`float`), repetition_penalty (`float`): As
+            in transformers. A temperature of 0 takes the most likely token.
 
     Raises:
-        ValueError: If one of them is out of its bounds.
+        ValueError: If a value is out of bounds.
     """
 
-    max_new_tokens: Count = flag(512, "cut answers here (default %(default)s)", metavar="N")
-    temperature: _Temperature = flag(0.8, "0: always the likeliest token (default %(default)s)", metavar="T")
+    max_new_tokens: Count = flag(512, "maximum tokens per answer (default %(default)s)", metavar="N")
+    temperature: _Temperature = flag(0.8, "0: always the most likely token (default %(default)s)", metavar="T")
     top_p: _TopP = flag(1.0, f"nucleus sampling {_OFF}", metavar="P")
-    top_k: Annotated[int, Bounds(at_least=0)] = flag(0, f"the K likeliest tokens {_OFF}", metavar="K")
-    min_p: Share = flag(0.0, f"only tokens this likely, relative to the likeliest {_OFF}", metavar="P")
-    repetition_penalty: Positive = flag(1.0, f"above 1: less of the same {_OFF}", metavar="X")
+    top_k: Annotated[int, Bounds(at_least=0)] = flag(0, f"only the K most likely tokens {_OFF}", metavar="K")
+    min_p: Share = flag(0.0, f"only tokens at least this likely, relative to the most likely one {_OFF}", metavar="P")
+    repetition_penalty: Positive = flag(1.0, f"above 1: less repetition {_OFF}", metavar="X")
 
     def __post_init__(self):
         check_settings(self)
@@ -55,7 +55,7 @@ class AnswerSettings:
 
 @dataclass(frozen=True)
 class ChatSettings(AnswerSettings):
-    """How to answer, and what is shown of it.
+    """Settings of the answers and of their display.
 
     Args:
         thinking (`bool`): Whether the chat template opens a thought.
@@ -67,13 +67,13 @@ class ChatSettings(AnswerSettings):
 
 
 class Chat:
-    """Keeps the conversation.
+    """A conversation with a model.
 
     Args:
-        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): Who answers.
-        settings ([`ChatSettings`]): How.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): The model that answers.
+        settings ([`ChatSettings`]): Settings of the answers.
         system (`str`, *optional*): System prompt.
-        console (`rich.console.Console`, *optional*): Where answers go.
+        console (`rich.console.Console`, *optional*): Console for the answers.
 
     Raises:
         ValueError: If the tokenizer has no chat template.
@@ -89,8 +89,8 @@ class Chat:
     ):
         if not tokenizer.chat_template:
             raise ValueError(
-                f"The tokenizer {tokenizer.name_or_path!r} has no chat template to render a conversation with. "
-                "Take the folder of an instruction-tuned model, or set tokenizer.chat_template."
+                f"The tokenizer {tokenizer.name_or_path!r} has no chat template to render a conversation. "
+                "Use the folder of an instruction-tuned model, or set tokenizer.chat_template."
             )
         self.model, self.tokenizer = model, tokenizer
         self.settings = settings
@@ -99,20 +99,20 @@ class Chat:
         self.messages: list[dict[str, str]] = list(self._system)
 
     def clear(self) -> None:
-        """Forgets all turns but the system prompt."""
+        """Removes all turns except the system prompt."""
         self.messages = list(self._system)
 
     def render(self) -> str:
-        """The conversation as the model sees it, ready for its answer."""
+        """Returns the conversation as the model sees it, up to its next answer."""
         return self._rendered(self.messages, self.settings.thinking)
 
     def has_thinking_switch(self) -> bool:
-        """Whether the chat template makes a difference between thinking on and off."""
+        """Whether the chat template renders differently with thinking on and off."""
         turn = [*self._system, {"role": "user", "content": "?"}]
         return self._rendered(turn, True) != self._rendered(turn, False)
 
     def switch_thinking(self, on: bool) -> None:
-        """Switches thinking and says so, or that the template has no switch for it."""
+        """Switches thinking on or off and reports it, or reports that the template has no switch."""
         self.settings = replace(self.settings, thinking=on)
         self.console.print(f"thinking is {'on' if on else 'off'}" if self.has_thinking_switch() else NO_SWITCH)
 
@@ -121,7 +121,7 @@ class Chat:
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
 
     def say(self, text: str) -> str:
-        """Adds a user's turn, streams the answer, and returns it without its thought."""
+        """Adds a user turn, streams the answer, and returns it without its thought."""
         self.messages.append({"role": "user", "content": text})
         prompt = self.render()
         pieces: list[Piece] = []
@@ -149,7 +149,7 @@ class Chat:
 
 
 class _PieceStreamer(TextStreamer):
-    """Passes text on as it is decoded, split into thought and answer."""
+    """Passes on text while it is decoded, split into thought and answer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[Piece], None], inside: bool):
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -165,11 +165,11 @@ class _PieceStreamer(TextStreamer):
 
 
 def converse(chat: Chat, lines: Iterable[str], seed: int | None = None) -> None:
-    """Answers line after line, until they end or one says /exit.
+    """Answers line by line, until the lines end or one is /exit.
 
     Args:
         chat ([`Chat`]): The conversation.
-        lines (`Iterable[str]`): What the user says, commands among it.
+        lines (`Iterable[str]`): The user's lines, including commands.
         seed (`int`, *optional*): Makes sampled answers repeatable.
     """
     if seed is not None:

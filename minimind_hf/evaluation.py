@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good models are on held-out prompts: the rewards of training, or exact matches, with confidence intervals.
+"""Evaluates models on held-out prompts: the rewards of training, or exact matches, with confidence intervals.
 
-Every model answers the same prompts under the same seed, so that two of them can be compared prompt by prompt.
-Completions of one prompt are no independent samples: they are averaged first, and the interval is one over prompts.
+Every model answers the same prompts with the same seed, so that two models can be compared prompt by prompt.
+Completions of one prompt are not independent samples: they are averaged first, and the interval is taken over prompts.
 """
 
 import math
@@ -35,43 +35,43 @@ _THINKING_RATIO = 0.9
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How prompts are answered; each is a flag of `minimind-hf eval`.
+    """Settings of the answers; each one is a flag of `minimind-hf eval`.
 
     Args:
         samples (`int`): Completions per prompt.
-        temperature (`float`): Of sampling; 0 takes the likeliest token.
-        max_completion_length (`int`): Tokens after which a completion is cut.
+        temperature (`float`): Sampling temperature; 0 takes the most likely token.
+        max_completion_length (`int`): Maximum tokens per completion.
         thinking_ratio (`float`): Share of the prompts that open a thought.
-        seed (`int`): Of the sampling and of which prompts think.
+        seed (`int`): Seed of the sampling and of the choice of thinking prompts.
         batch_size (`int`): Prompts decoded at a time.
     """
 
     samples: Count = flag(1, "completions per prompt (default %(default)s)", metavar="N")
-    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")] = flag(
-        0.8, "0: always the likeliest token (default %(default)s)", metavar="T"
+    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the most likely token.")] = flag(
+        0.8, "0: always the most likely token (default %(default)s)", metavar="T"
     )
-    max_completion_length: Count = flag(256, "cut completions here (default %(default)s)", metavar="N")
+    max_completion_length: Count = flag(256, "maximum tokens per completion (default %(default)s)", metavar="N")
     thinking_ratio: Share = flag(
         _THINKING_RATIO,
-        "share of the prompts that think (default: as the models were trained, by their run.json; else "
+        "share of the prompts that think (default: as in training, from the run.json of the models; else "
         f"{_THINKING_RATIO})",
         metavar="P",
     )
-    seed: int = flag(0, "of the sampling (default %(default)s)", metavar="N")
-    batch_size: Count = flag(64, "prompts at a time (default %(default)s)", metavar="N")
+    seed: int = flag(0, "sampling seed (default %(default)s)", metavar="N")
+    batch_size: Count = flag(64, "prompts decoded at a time (default %(default)s)", metavar="N")
 
     def __post_init__(self):
         check_settings(self)
 
 
 def thinking_ratio_of(models: Sequence[str]) -> float:
-    """The share of thinking prompts that models were trained with, by the `run.json` of their runs.
+    """Returns the share of thinking prompts in the training of the models, from the `run.json` of their runs.
 
     Args:
-        models (`Sequence[str]`): Folders (of a run, or inside it) or names; those without a run have no say.
+        models (`Sequence[str]`): Folders (of a run, or inside it) or names; models without a run are ignored.
 
     Returns:
-        `float`: One share, since all models answer the same prompts; the default where no run tells.
+        `float`: One share, since all models answer the same prompts; the default if no run is found.
 
     Raises:
         ValueError: If the runs differ.
@@ -80,14 +80,14 @@ def thinking_ratio_of(models: Sequence[str]) -> float:
     if len(set(found.values())) > 1:
         told = ", ".join(f"{model} {ratio:g}" for model, ratio in found.items())
         raise ValueError(
-            f"The models were trained with different shares of thinking prompts ({told}), but are to be compared on "
-            "the same prompts. Say which: --thinking_ratio P."
+            f"The models were trained with different shares of thinking prompts ({told}), but must be compared on the "
+            "same prompts. Choose the share with --thinking_ratio P."
         )
     return next(iter(found.values()), EvalSettings.thinking_ratio)
 
 
 def _trained_ratio(model: Path) -> float | None:
-    """By the run whose folder the model is, or lies in, as checkpoints do."""
+    """Reads the share from the run whose folder is the model or its parent (for checkpoints)."""
     folders = (model, model.resolve().parent) if model.is_dir() else ()
     ratios = (read_settings(folder).get("thinking_ratio") for folder in folders)
     return next((ratio for ratio in ratios if ratio is not None), None)
@@ -100,7 +100,7 @@ class Estimate:
     Args:
         mean (`float`): The mean.
         low (`float`), high (`float`): Bounds of the interval.
-        prompts (`int`): Prompts that it is taken over: those to which the signal applies.
+        prompts (`int`): Number of prompts in the mean: those to which the signal applies.
     """
 
     mean: float
@@ -113,13 +113,13 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """The mean of independent values with the 95 % interval of the normal approximation.
+    """Returns the mean of independent values with a 95 % interval, by the normal approximation.
 
     Args:
-        values (`Sequence[float]`): One value per prompt; NaN is none.
+        values (`Sequence[float]`): One value per prompt; NaN is skipped.
 
     Returns:
-        [`Estimate`], or `None` if there is no value. Of a single value the interval is unbounded.
+        [`Estimate`], or `None` if there is no value. For a single value, the interval is unbounded.
     """
     known = [value for value in values if not math.isnan(value)]
     if not known:
@@ -132,10 +132,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 class ExactMatch:
-    """The reward `exact_match` against a column of any name.
+    """The reward `exact_match`, for a column with any name.
 
     Args:
-        column (`str`): The column.
+        column (`str`): Name of the column.
     """
 
     def __init__(self, column: str = "answer"):
@@ -145,18 +145,20 @@ class ExactMatch:
 
     def __call__(self, completions: list, **columns: Any) -> list[float | None]:
         if self.column not in columns:
-            raise ValueError(f"exact_match needs the column {self.column!r}; there are {sorted(columns)}.")
+            raise ValueError(
+                f"exact_match needs the column {self.column!r}; the columns are {sorted(columns)}. Name one of them."
+            )
         return exact_match_reward(completions, columns[self.column])
 
 
 @dataclass
 class Answers:
-    """What one model said and got.
+    """The answers of one model and their rewards.
 
     Args:
-        name (`str`): Of the model.
-        signals (`dict[str, list[float]]`): `reward`, the weighted sum, `rewards/NAME` of each signal, `tokens`
-            and `truncated`: one mean per prompt each.
+        name (`str`): Name of the model.
+        signals (`dict[str, list[float]]`): `reward`, the weighted sum, `rewards/NAME` for each signal, `tokens`
+            and `truncated`; each has one mean per prompt.
         completions (`list[dict]`): Prompt, completion and signals of every completion.
     """
 
@@ -174,18 +176,18 @@ def answer_prompts(
     settings: EvalSettings,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> Answers:
-    """Lets a model answer every prompt and scores the answers.
+    """Lets a model answer every prompt, and computes the rewards of the answers.
 
     Args:
-        name (`str`): Stands for the model in the result.
-        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): The model.
-        rows (`datasets.Dataset`): Prompts, with the columns that the rewards need.
-        scorer ([`RewardScorer`]): The rewards.
-        settings ([`EvalSettings`]): How prompts are answered.
+        name (`str`): Name of the model in the result.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): The model and its tokenizer.
+        rows (`datasets.Dataset`): Prompts, with the columns needed by the rewards.
+        scorer ([`RewardScorer`]): The reward functions.
+        settings ([`EvalSettings`]): Settings of the answers.
         on_progress (`Callable[[int], None]`): Called with the number of prompts done since the last call.
 
     Returns:
-        [`Answers`]: Scores per prompt.
+        [`Answers`]
     """
     prompts = PromptDataset(rows, tokenizer, thinking_ratio=settings.thinking_ratio, seed=settings.seed)
     say_how_many_think(prompts, settings.thinking_ratio)
@@ -205,21 +207,21 @@ def answer_prompts(
         )
         rollouts = engine.generate([prompt["prompt_ids"] for prompt in batch], settings.samples, sampling)
         check_rollouts(rollouts, len(batch) * settings.samples, model.get_input_embeddings().num_embeddings, engine)
-        scored, said = _score(batch, rollouts, tokenizer, scorer, settings.samples)
-        signals.append(scored)
-        completions += said
+        batch_signals, records = _judge_batch(batch, rollouts, tokenizer, scorer, settings.samples)
+        signals.append(batch_signals)
+        completions += records
         on_progress(len(batch))
     return Answers(name, _by_prompt(torch.cat(signals), scorer, completions, settings.samples), completions)
 
 
-def _score(
+def _judge_batch(
     batch: list[dict], rollouts: list, tokenizer: PreTrainedTokenizerBase, scorer: RewardScorer, samples: int
 ) -> tuple[torch.Tensor, list[dict[str, Any]]]:
     ids = [rollout.completion_ids for rollout in rollouts]
     completions = readable_completions(batch, ids, tokenizer)
     signals = judge(scorer, batch, completions, ids)
     repeated = [prompt for prompt in batch for _ in range(samples)]
-    said = [
+    records = [
         {
             "index": prompt["index"],
             "prompt": prompt["prompt"],
@@ -233,13 +235,13 @@ def _score(
         }
         for prompt, completion, rollout, row in zip(repeated, completions, rollouts, signals, strict=True)
     ]
-    return signals, said
+    return signals, records
 
 
 def _by_prompt(
     signals: torch.Tensor, scorer: RewardScorer, completions: list[dict], samples: int
 ) -> dict[str, list[float]]:
-    """Means over the completions of each prompt; NaN where a signal applies to none of them."""
+    """Means over the completions of each prompt; NaN if a signal applies to none of them."""
     per_prompt = signals.double().view(-1, samples, signals.shape[1])
     weighted = per_prompt * scorer.weights.double()
     reward = weighted.nansum(dim=2).masked_fill(per_prompt.isnan().all(dim=2), math.nan).nanmean(dim=1)
@@ -254,10 +256,10 @@ def _by_prompt(
 
 
 def summary(answers: Sequence[Answers]) -> list[dict[str, Any]]:
-    """Estimates of every signal, per model and, for all but the first, of the difference to the first.
+    """Returns the estimates of every signal for each model, and of the differences from the first model.
 
-    The difference is taken prompt by prompt, which leaves out how hard the prompts are: it can be clear where the
-    intervals of the models overlap.
+    Differences are taken prompt by prompt, which removes the difficulty of the prompts. So a difference can be clear
+    even if the intervals of the models overlap.
     """
     rows = []
     for name in answers[0].signals:
@@ -279,7 +281,7 @@ def _as_dict(value: Estimate | None) -> dict[str, float] | None:
 
 
 def as_table(answers: Sequence[Answers], title: str) -> Table:
-    """The estimates for people to read, a row per signal and model: `mean ± half the interval`, and the difference."""
+    """Returns the estimates as a table, a row per signal and model: `mean ± half the interval`, and the difference."""
     first = answers[0]
     caption = "mean ± 95 % confidence"
     table = Table(title=title)
@@ -288,7 +290,7 @@ def as_table(answers: Sequence[Answers], title: str) -> Table:
     table.add_column("mean", justify="right", no_wrap=True)
     if len(answers) > 1:
         table.add_column("difference", justify="right", no_wrap=True)
-        caption += f"; differences to {first.name} are taken prompt by prompt"
+        caption += f"; differences from {first.name} are taken prompt by prompt"
     table.caption = caption
     for name, start in first.signals.items():
         for one in answers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of the user's own code by name: `module:name` or `folder/file.py:name`."""
+"""Loads objects from the user's code by import path: `module:name` or `folder/file.py:name`."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class ImportPathError(ValueError):
-    """An import path that leads nowhere."""
+    """An import path that cannot be resolved."""
 
 
 def is_import_path(spec: object) -> bool:
@@ -20,13 +20,13 @@ def is_import_path(spec: object) -> bool:
 
 
 def load_object(spec: str) -> Any:
-    """Returns what an import path names.
+    """Returns the object that an import path names.
 
     Args:
-        spec (`str`): `"module:name"` or `"folder/file.py:name"`; the name may have dots.
+        spec (`str`): `"module:name"` or `"folder/file.py:name"`; the name may contain dots.
 
     Raises:
-        ImportPathError: Naming the module, file or attribute that cannot be found or raises.
+        ImportPathError: Naming the module, file or attribute that cannot be found or raises an error.
     """
     source, _, attribute = spec.rpartition(":")
     module = _load_file(spec, Path(source)) if source.endswith(".py") else _load_module(spec, source)
@@ -49,7 +49,7 @@ def _load_module(spec: str, name: str) -> ModuleType:
 def _load_file(spec: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise ImportPathError(f"{spec!r}: there is no file {str(path)!r} (looked in {Path.cwd()}). Check the path.")
-    # The name is unique to the path, so that two files of one name do not become one module.
+    # The name is unique to the path, so that two files with the same name do not become one module.
     name = f"user_file_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]

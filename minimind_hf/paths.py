@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of models that are paths, checked before the hub is asked for something of that name.
+"""Checks names of models that are paths, before the Hub is asked for a model with that name.
 
-A folder of adapters, as peft saves them, stands for its base with these adapters.
+A folder of adapters, as saved by peft, stands for its base with these adapters.
 """
 
 import json
@@ -17,15 +17,15 @@ from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 
 def check_model_path(name: str | Path, what: str = "model") -> None:
-    """Refuses what has the shape of a path, or is one, where no usable folder is.
+    """Refuses a name that is a path, or looks like one, if it does not lead to a usable folder.
 
     Args:
-        name (`str` or `Path`): A folder or hub name.
-        what (`str`): What it is, for the message.
+        name (`str` or `Path`): A folder or Hub name.
+        what (`str`): Description of the model, for the message.
 
     Raises:
-        ValueError: If there is no such folder, it is a .pth file, or a file of weights in it is broken; and so for the
-            base of adapters.
+        ValueError: If the folder does not exist, the path is a .pth file, or a file of weights is broken. The base of
+            adapters is checked too.
     """
     text = os.fspath(name)
     path = Path(text).expanduser()
@@ -39,7 +39,7 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
         if holds_adapters(path):
             check_model_path(adapter_settings(path)["base_model_name_or_path"], f"base of the adapter {text}")
     elif text and path.exists():
-        raise ValueError(f"The {what} {text!r} is a file. Give the folder that it is in.")
+        raise ValueError(f"The {what} {text!r} is a file. Pass the folder that contains it.")
     elif text.startswith((".", "/", "~")) or text.count("/") > 1 or not text:
         raise ValueError(
             f"The folder of the {what}, {text!r}, does not exist (looked in {Path.cwd()}). Check the path."
@@ -47,17 +47,18 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
 
 
 def check_loadable(name: str | Path, what: str = "model", cache_dir: str | Path | None = None) -> None:
-    """[`check_model_path`], and that a name which is no folder was downloaded before or can be asked for.
+    """As [`check_model_path`]; also checks that a name which is not a folder was downloaded or that the Hub answers.
 
-    One request: transformers' own loading asks for a minute, and its error does not say for what.
+    This takes one request. Loading in transformers would retry for a minute, and its error does not name the model.
 
     Args:
-        name (`str` or `Path`): A folder or hub name.
-        what (`str`): What it is, for the message.
-        cache_dir (`str` or `Path`, *optional*): Where downloads are kept; unset, the hub's usual place.
+        name (`str` or `Path`): A folder or Hub name.
+        what (`str`): Description of the model, for the message.
+        cache_dir (`str` or `Path`, *optional*): Folder of downloads. Default: the Hub's cache.
 
     Raises:
-        ValueError: As there, and if the hub cannot be reached. What the hub answers is for loading to explain.
+        ValueError: As in [`check_model_path`], and if the Hub cannot be reached. Errors from the Hub are left to
+        loading.
     """
     check_model_path(name, what)
     text = os.fspath(name)
@@ -72,10 +73,10 @@ def check_loadable(name: str | Path, what: str = "model", cache_dir: str | Path 
         get_hf_file_metadata(hf_hub_url(text, CONFIG_NAME))
     except (HfHubHTTPError, HFValidationError):
         return
-    except Exception as error:  # the hub's client has changed its library before, and with it these classes
+    except Exception as error:  # the Hub's client has changed its HTTP library, and these classes, before
         raise ValueError(
-            f"The {what} {text!r} is no folder in {Path.cwd()}, was not downloaded before, and the hub cannot be "
-            f"asked for it ({error}). Check the name and the connection."
+            f"The {what} {text!r} is not a folder in {Path.cwd()}, was not downloaded before, and the Hub cannot be "
+            f"reached ({error}). Check the name and the connection."
         ) from error
 
 
@@ -84,32 +85,32 @@ def _was_downloaded(name: str, cache_dir: Path) -> bool:
 
 
 def holds_adapters(folder: str | Path) -> bool:
-    """Whether a folder holds adapters, as peft saves them."""
+    """Whether a folder holds adapters, as saved by peft."""
     return (Path(folder).expanduser() / ADAPTER_CONFIG_NAME).is_file()
 
 
 def adapter_settings(folder: str | Path) -> dict[str, Any]:
-    """What adapters are of (`base_model_name_or_path`), their rank (`r`) and so on.
+    """Returns the config of adapters: their base (`base_model_name_or_path`), their rank (`r`) and so on.
 
     Raises:
-        ValueError: If the file is broken or names no base.
+        ValueError: If the file is broken or does not name a base.
     """
     file = Path(folder).expanduser() / ADAPTER_CONFIG_NAME
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
         base = settings.get("base_model_name_or_path")
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{file} is no JSON object ({error}). Copy or save the adapter again.") from error
+        raise ValueError(f"{file} is not a valid JSON object ({error}). Copy or save the adapter again.") from error
     if not base or not isinstance(base, str):
         raise ValueError(
-            f"{folder} is an adapter that does not say of which model. Set base_model_name_or_path in its "
+            f"{folder} is an adapter that does not name its base model. Set base_model_name_or_path in its "
             f"{ADAPTER_CONFIG_NAME}."
         )
     return settings
 
 
 def check_weights(folder: str | Path) -> None:
-    """Refuses a folder with a safetensors file that cannot be read: cut, or no such file at all.
+    """Refuses a folder with a safetensors file that is truncated or invalid.
 
     Raises:
         ValueError: Naming the file.

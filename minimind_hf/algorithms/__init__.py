@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mathematics of GRPO, CISPO, PPO and their relatives: pure functions of tensors.
 
-This room imports nothing of the project. A new loss belongs into `objectives` with its row in the table, a new way to
-compare completions into `advantages` likewise; what all losses share is in `losses`, PPO's own in `ppo` and `gae`.
+This package imports nothing else from the project. A new loss goes into `objectives`, with a row in the table there; a
+new advantage estimator goes into `advantages` in the same way. `losses` holds the code that all losses share, `ppo`
+and `gae` the code that only PPO needs.
 """
 
 from .advantages import (

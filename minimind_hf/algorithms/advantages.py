@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advantages of completions: each is compared with the others of its prompt.
+"""Advantages of completions: each completion is compared with the others for its prompt.
 
-Completions are prompt-major: completion i answers prompt `i // num_generations`. NaN in a signal stands for the
-`None` of a reward function, NaN in a total reward for a completion that is left out; both are handled here, and no
-advantage is ever NaN. In a distributed run, the caller gathers the rewards of all ranks before calling.
+Completions are prompt-major: completion i answers prompt `i // num_generations`. NaN in a signal means that the reward
+function returned `None`; NaN in a total reward means that the completion is left out. Both are handled here, and an
+advantage is never NaN. In a distributed run, the caller gathers the rewards of all ranks first.
 
-A new estimator is a function and a row in `ADVANTAGES`. A user's own needs no row:
+A new estimator is a function and a row in `ADVANTAGES`. A custom one needs no row:
 `advantage_estimator="file.py:function"`.
 """
 
@@ -23,11 +23,11 @@ MULTI_OBJECTIVE_AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 
 
 def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_generations: int) -> Tensor:
-    """Adds the weighted reward signals of each completion, leaving out those that were not scored.
+    """Adds the weighted reward signals of each completion, leaving out completions without a comparable reward.
 
-    A signal that is NaN for a whole group does not apply to that prompt and is skipped. A completion that has NaN in
-    a signal which scored another completion of its group cannot be compared with that one: it is left out, as is one
-    without any signal. A signal of weight 0 is for the log alone: its NaN leaves nothing out.
+    A signal that is NaN for a whole group does not apply to that prompt and is skipped. A completion whose signal is
+    NaN where another completion of its group has a value cannot be compared with it and is left out, as is a
+    completion without any signal. A signal with weight 0 is only logged: its NaN leaves nothing out.
 
     Args:
         signals (`Tensor` of shape `(N, F)`): One column for each reward function, NaN where it returned `None`.
@@ -38,23 +38,23 @@ def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_genera
         `Tensor` of shape `(N,)`: The total rewards, NaN for completions that are left out.
 
     Raises:
-        ValueError: If the shapes do not fit each other.
+        ValueError: If the shapes do not match.
     """
     weights = torch.as_tensor(weights, dtype=signals.dtype, device=signals.device)
     if signals.dim() != 2 or weights.shape != signals.shape[1:]:
         raise ValueError(
-            f"`signals` must have shape (completions, signals) and `weights` one entry for each signal, got "
+            f"`signals` must have shape (completions, signals) and `weights` one entry per signal, got "
             f"{tuple(signals.shape)} and {tuple(weights.shape)}."
         )
     _require_whole_groups(len(signals), num_generations)
-    unscored = signals.isnan() | (weights == 0)
-    by_group = unscored.view(-1, num_generations, signals.shape[1])
+    missing_reward = signals.isnan() | (weights == 0)
+    by_group = missing_reward.view(-1, num_generations, signals.shape[1])
     missing = by_group & ~by_group.all(dim=1, keepdim=True)
-    left_out = missing.any(dim=2).view(-1) | unscored.all(dim=1)
+    left_out = missing.any(dim=2).view(-1) | missing_reward.all(dim=1)
 
-    weighted = signals.masked_fill(unscored, 0.0) * weights
-    # Column by column, so that the order of the additions is the same in every row: completions with equal signals
-    # then have bitwise equal rewards, by which a group without any difference is recognised.
+    weighted = signals.masked_fill(missing_reward, 0.0) * weights
+    # Column by column, so that every row is added up in the same order: completions with equal signals then have
+    # bitwise equal rewards, which is how a group without any difference is recognised.
     total = signals.new_zeros(len(signals))
     for column in weighted.unbind(dim=1):
         total = total + column
@@ -62,25 +62,25 @@ def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_genera
 
 
 def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str = "group", eps: float = 1e-4) -> Tensor:
-    """Compares each completion with the others of its prompt: `(reward - mean) / (std + eps)`.
+    """Compares each completion with the others for its prompt: `(reward - mean) / (std + eps)`.
 
-    Mean and population std are those of the group ([GRPO](https://arxiv.org/abs/2402.03300)). A group whose remaining
-    rewards are all equal, or that has fewer than two of them, says nothing and gets exactly 0.
+    The mean and the population std are taken over the group ([GRPO](https://arxiv.org/abs/2402.03300)). A group with
+    fewer than two remaining rewards, or with all of them equal, carries no information and gets exactly 0.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
-            enters no statistic.
+            counts in no statistic.
         num_generations (`int`): Completions per prompt.
-        scale_rewards (`str`, *optional*, defaults to `"group"`): What the centred rewards are divided by: `"group"`,
-            the std of the group; `"batch"`, the std of all rewards; `"none"`, nothing, as
+        scale_rewards (`str`, *optional*, defaults to `"group"`): The divisor of the centred rewards: `"group"`, the
+            std of the group; `"batch"`, the std of all rewards; `"none"`, no division, as
             [Dr. GRPO](https://arxiv.org/abs/2503.20783) proposes.
         eps (`float`, *optional*, defaults to 1e-4): Added to the std.
 
     Returns:
-        `Tensor` of shape `(N,)`, of the dtype of `rewards`.
+        `Tensor` of shape `(N,)`, with the dtype of `rewards`.
 
     Raises:
-        ValueError: If the rewards are no whole number of groups or `scale_rewards` is unknown.
+        ValueError: If the rewards are not a whole number of groups, or `scale_rewards` is unknown.
     """
     if scale_rewards not in SCALE_REWARDS:
         raise ValueError(f"`scale_rewards` must be one of {', '.join(SCALE_REWARDS)}, got {scale_rewards!r}.")
@@ -106,11 +106,11 @@ def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str =
 def decoupled_advantages(
     signals: Tensor, weights: Tensor | Sequence[float], num_generations: int, eps: float = 1e-4
 ) -> Tensor:
-    """Compares the completions of a prompt signal by signal, adds up, and scales what comes out over the batch.
+    """Compares the completions of a prompt signal by signal, adds up, and normalizes the sums over the batch.
 
-    The [GDPO](https://arxiv.org/abs/2601.05242) way with several rewards: each signal is centred and divided by its
-    std within the group before it is weighed, so that one of a wide range does not drown the others. The sums are
-    centred and divided by their std over all completions. Stds are population stds.
+    This is how [GDPO](https://arxiv.org/abs/2601.05242) combines several rewards: each signal is centred and divided
+    by its std within the group before it is weighted, so that a signal with a wide range does not drown out the
+    others. The sums are then centred and divided by their std over all completions. All stds are population stds.
 
     Args:
         signals (`Tensor` of shape `(N, F)`): One column for each reward function, NaN where it returned `None`.
@@ -133,14 +133,14 @@ def decoupled_advantages(
 
 
 def rloo_advantages(rewards: Tensor, num_generations: int) -> Tensor:
-    """Compares each completion with the mean of the others of its prompt: `reward - mean of the other G - 1`.
+    """Compares each completion with the mean of the others for its prompt: `reward - mean of the other G - 1`.
 
     The leave-one-out baseline ([RLOO](https://arxiv.org/abs/2402.14740)) does not depend on the completion that it is
-    taken from, so the policy gradient stays unbiased.
+    subtracted from, so the policy gradient stays unbiased.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
-            enters no mean.
+            counts in no mean.
         num_generations (`int`): Completions per prompt.
 
     Returns:
@@ -156,18 +156,18 @@ def rloo_advantages(rewards: Tensor, num_generations: int) -> Tensor:
 
 
 def reinforce_baseline_advantages(rewards: Tensor, num_generations: int) -> Tensor:
-    """Compares each completion with the mean of its prompt, and whitens over the batch.
+    """Compares each completion with the mean for its prompt, and whitens over the batch.
 
-    The baseline of [REINFORCE++](https://arxiv.org/abs/2501.03262): groups keep their differences in size, while the
-    step does not depend on the scale of the rewards.
+    This is the baseline of [REINFORCE++](https://arxiv.org/abs/2501.03262): groups with larger differences keep larger
+    advantages, while the step does not depend on the scale of the rewards.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
-            enters no statistic.
+            counts in no statistic.
         num_generations (`int`): Completions per prompt.
 
     Returns:
-        `Tensor` of shape `(N,)`, of mean 0 and population variance 1 over the kept completions, or all 0.
+        `Tensor` of shape `(N,)`, with mean 0 and population variance 1 over the kept completions, or all 0.
 
     Raises:
         ValueError: If the rewards are not a whole number of groups.
@@ -177,7 +177,7 @@ def reinforce_baseline_advantages(rewards: Tensor, num_generations: int) -> Tens
 
 
 def _centred(rewards: Tensor, num_generations: int) -> tuple[Tensor, Tensor]:
-    """Rewards less the mean of their group, `(P, G)`, and how many of each group are kept, `(P, 1)`."""
+    """Rewards minus the mean of their group, `(P, G)`, and the number of kept rewards per group, `(P, 1)`."""
     _require_whole_groups(len(rewards), num_generations)
     grouped = rewards.view(-1, num_generations)
     kept = ~grouped.isnan()
@@ -188,7 +188,7 @@ def _centred(rewards: Tensor, num_generations: int) -> tuple[Tensor, Tensor]:
 
 
 def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
-    """Tells the groups that give no gradient: all remaining rewards equal, or fewer than two of them.
+    """Marks the groups that give no gradient: all remaining rewards are equal, or fewer than two remain.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out.
@@ -206,15 +206,15 @@ def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
 def _require_whole_groups(num_completions: int, num_generations: int) -> None:
     if num_generations < 1 or num_completions % num_generations:
         raise ValueError(
-            f"{num_completions} completions are no whole number of groups of num_generations={num_generations}. "
+            f"{num_completions} completions are not a whole number of groups of num_generations={num_generations}. "
             "Pass all completions of every prompt together."
         )
 
 
 def _unit_of(values: Tensor, kept: Tensor, dim: int | None = None) -> Tensor:
-    """A power of two near the largest value of each group or of all, 1 for small ones.
+    """A power of two near the largest value of each group, or of all values; 1 if they are small.
 
-    Counted in it, squares and sums do not overflow; and since it is a power of two, no digit changes.
+    In this unit, squares and sums do not overflow. Dividing by a power of two changes no digit.
     """
     sizes = fill_masked(values, kept).abs()
     largest = sizes.amax() if dim is None else sizes.amax(dim=dim, keepdim=True)
@@ -223,7 +223,7 @@ def _unit_of(values: Tensor, kept: Tensor, dim: int | None = None) -> Tensor:
 
 
 def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:
-    """Whether fewer than two rewards of a group are kept, or all of them are equal, `(P, G)` -> `(P, 1)`."""
+    """Whether a group keeps fewer than two rewards, or all of them are equal, `(P, G)` -> `(P, 1)`."""
     # The mean of equal numbers need not be that number in floating point (0.1, six times), so the rewards themselves
     # are compared. With nothing kept, the highest is -inf and the lowest inf.
     highest = fill_masked(grouped, kept, -float("inf")).amax(dim=1, keepdim=True)
@@ -233,16 +233,15 @@ def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Advantage:
-    """How the completions of a prompt are compared.
+    """A way to compare the completions of a prompt.
 
     Args:
-        estimate (`Callable`): From rewards `(N,)`, NaN for completions that are left out, and the number of
-        completions
-            per prompt to advantages `(N,)`. Where `scales` says so, also from `scale_rewards`.
+        estimate (`Callable`): Takes rewards `(N,)`, NaN for completions that are left out, and the number of
+            completions per prompt; returns advantages `(N,)`. If `scales` is not empty, it also takes `scale_rewards`.
         label (`str`): Its name in prose.
-        summary (`str`): What it computes, for help and docs.
-        scales (`tuple[str, ...]`): Values of `scale_rewards` that it takes, the default first. Empty: its scale is
-            its own affair.
+        summary (`str`): The formula, for help and docs.
+        scales (`tuple[str, ...]`): Values of `scale_rewards` that it accepts, the default first. Empty: the estimator
+            sets its scale itself.
     """
 
     estimate: Callable[..., Tensor]

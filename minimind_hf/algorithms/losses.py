@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy losses of GRPO, CISPO and their relatives: tensors in, `(loss, metrics)` out.
 
-`policy_loss` does what all of them share: masks, importance ratios, the KL term, the mean over the step. What tells
-them apart is the loss of each token, a function in the table of `objectives`.
+`policy_loss` does what all of them share: masks, importance ratios, the KL term, the mean over the step. They
+differ in the loss of each token, a function in the table of `objectives`.
 
-Log-probabilities are those of the sampling distribution, `(N, C)`, and should be float32 or wider. Every input but
-`logps` is taken as a constant. Slots outside the mask are replaced before any arithmetic. Metrics are detached
-scalars, means over the valid tokens of the batch, with their number as `num_tokens`: to combine micro-batches or
-ranks, weigh by it.
+Log-probabilities have shape `(N, C)`, belong to the sampling distribution and should be float32 or wider. Every input
+except `logps` is treated as a constant. Slots outside the mask are replaced before any arithmetic. Metrics are
+detached scalars: means over the valid tokens of the batch, and the number of these tokens as `num_tokens`. Weight by
+it to combine micro-batches or ranks.
 """
 
 from dataclasses import replace
@@ -25,19 +25,19 @@ IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
 
 
 def policy_loss(inputs: LossInputs, settings: LossSettings | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a batch by any of the objectives, with `beta * k3` to the reference.
+    """The loss of a batch under any of the objectives, plus `beta * k3` against the reference.
 
     Args:
-        inputs ([`LossInputs`]): What is known of N completions of at most C tokens.
-        settings ([`LossSettings`], *optional*): Which loss, and its numbers. Unset: CISPO with its defaults.
+        inputs ([`LossInputs`]): N completions of at most C tokens.
+        settings ([`LossSettings`], *optional*): The loss and its coefficients. Default: CISPO with its defaults.
 
     Returns:
-        `(loss, metrics)`. Metrics: `ratio_mean`, `approx_kl`, `kl_ref` (with a reference), `num_tokens` and, where the
+        `(loss, metrics)`. Metrics: `ratio_mean`, `approx_kl`, `kl_ref` (with a reference), `num_tokens` and, if the
         objective clips, `clip_low` and `clip_high` (share of tokens that the clip changes below and above) and
         `clip_region` (their sum).
 
     Raises:
-        ValueError: If a shape does not fit the mask, `beta` is not 0 and there is no reference, or the loss type is
+        ValueError: If a shape does not match the mask, `beta` is not 0 and there is no reference, or the loss type is
             unknown.
     """
     settings = settings or LossSettings()
@@ -73,10 +73,10 @@ def policy_loss(inputs: LossInputs, settings: LossSettings | None = None) -> tup
 def clean_inputs(inputs: LossInputs, coefficient_name: str, coefficient: float) -> LossInputs:
     """Checks the shapes, replaces the masked slots and gives every token its advantage.
 
-    Everything but `logps` comes back as a constant.
+    Everything except `logps` is returned as a constant.
 
     Raises:
-        ValueError: If a shape does not fit the mask, or the KL term has a weight and there is no reference.
+        ValueError: If a shape does not match the mask, or the KL term has a weight and there is no reference.
     """
     mask, ref_logps = inputs.mask, inputs.ref_logps
     if coefficient and ref_logps is None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of policy losses: one row says all that the settings, the model card and the docs need to know of a loss.
+"""The table of policy losses. A row holds everything that the settings, the model card and the docs need for one loss.
 
 A new loss is a function of [`LossInputs`] and [`LossSettings`] that returns the loss of each token, and a row in
-`OBJECTIVES`. A user's own needs no row: `loss_type="file.py:function"`.
+`OBJECTIVES`. A custom loss needs no row: `loss_type="file.py:function"`.
 
-`cispo` and `grpo` are objectives whose aggregation can be chosen; `dr_grpo`, `dapo` and `bnpo` are the objective
-`grpo` with the aggregation of their papers.
+The aggregation of `cispo` and `grpo` can be chosen. `dr_grpo`, `dapo` and `bnpo` are the objective `grpo` with the
+aggregation from their papers.
 """
 
 from collections.abc import Callable
@@ -22,24 +22,24 @@ CISPO_EPSILON_HIGH = 5.0
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a policy loss is told of N completions of at most C tokens.
+    """The inputs of a policy loss for N completions of at most C tokens.
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy, with a graph.
         old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling.
-        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Of each completion, or of each token. The function of an
-            objective gets `(N, C)`.
+        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Per completion or per token. The function of an
+            objective always gets `(N, C)`.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        ref_logps (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be unset when the
-            KL term has no weight.
-        policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens that the policy's term sees, of those in `mask`;
-            the KL term and the divisor see all.
+        ref_logps (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities under the reference; can be left
+            out if the KL term has no weight.
+        policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens within `mask` that the policy term uses;
+            the KL term and the divisor use all tokens of `mask`.
         token_weights (`Tensor` of shape `(N, C)`, *optional*): Weight of each token's policy term, from
             [`correction_weights`]; the KL term is not weighted.
         denominator (`Tensor` or `float`, *optional*), local_tokens (`Tensor` or `float`, *optional*): See
             [`aggregate`].
-        log_ratio (`Tensor` of shape `(N, C)`, *optional*): `log(policy / policy that sampled)` of each token, at the
-            level that `importance_sampling_level` names. [`policy_loss`] fills it in.
+        log_ratio (`Tensor` of shape `(N, C)`, *optional*): `log(policy / sampling policy)` of each token, at the
+            level given by `importance_sampling_level`. [`policy_loss`] fills it in.
     """
 
     logps: Tensor
@@ -56,22 +56,22 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """The settings of a policy loss, under the names that they have in `GRPOConfig`.
+    """The settings of a policy loss, with the same names as in `GRPOConfig`.
 
     Args:
-        loss_type (`str` or [`Objective`]): A name in `OBJECTIVES`, or a row of one's own.
+        loss_type (`str` or [`Objective`]): A name in `OBJECTIVES`, or a custom row.
         beta (`float`): Weight of the KL term.
-        epsilon (`float`): Distance of the lower clip from 1, for objectives that clip.
+        epsilon (`float`): Distance of the lower clip from 1, if the objective clips.
         epsilon_high (`float`, *optional*): See [`resolve_epsilon_high`].
-        delta (`float`, *optional*): Bound of the ratio where the advantage is negative, for `"grpo"`
+        delta (`float`, *optional*): Upper bound of the ratio if the advantage is negative, for `"grpo"`
             ([INTELLECT-2](https://arxiv.org/abs/2505.07291)).
         importance_sampling_level (`str`): `"token"`, or `"sequence"`: all tokens of a completion have the ratio
             `exp(mean of new - old)` ([GSPO](https://arxiv.org/abs/2507.18071)).
         use_bias_correction_kl (`bool`): Multiply k3 by the ratio, which makes its gradient that of the reverse KL
             ([DeepSeek-V3.2](https://arxiv.org/abs/2512.02556)).
         off_policy_mask_threshold (`float`, *optional*): See [`off_policy_mask`].
-        loss_aggregation (`str`, *optional*), max_completion_length (`int`, *optional*): See [`aggregate`]. The
-            aggregation is the objective's own if unset.
+        loss_aggregation (`str`, *optional*), max_completion_length (`int`, *optional*): See [`aggregate`].
+            Default: the objective's own aggregation.
     """
 
     loss_type: "str | Objective" = "cispo"
@@ -99,17 +99,17 @@ class Objective:
     """A policy loss.
 
     Args:
-        token_loss (`Callable`): From clean inputs (`(N, C)` throughout, masked slots replaced) and settings to the
-        loss
-            of each token, `(N, C)`, without the KL term.
+        token_loss (`Callable`): Takes clean inputs (all `(N, C)`, masked slots replaced) and settings; returns the
+            loss of each token, `(N, C)`, without the KL term.
         label (`str`): Its name in prose.
-        summary (`str`): What it does, in a few words, for help and docs.
-        clipped (`Callable`, *optional*): From the same to which tokens the clip changes, `(low, high)`, two `(N, C)`.
+        summary (`str`): A description in a few words, for help and docs.
+        clipped (`Callable`, *optional*): Takes the same arguments; returns the tokens that the clip changes,
+            `(low, high)`, each `(N, C)`.
         paper (`str`, *optional*), arxiv (`str`, *optional*): Title and arXiv number of its source.
-        aggregation (`str`): Its own `loss_aggregation`.
-        fixed_aggregation (`bool`): Whether no other can be chosen.
-        caps_ratio (`bool`): What `epsilon_high` is: the largest ratio itself (unset: 5.0), or the distance of the
-            upper clip from 1 (unset: `epsilon`).
+        aggregation (`str`): Its default `loss_aggregation`.
+        fixed_aggregation (`bool`): Whether `loss_aggregation` must keep this default.
+        caps_ratio (`bool`): Whether `epsilon_high` is the largest ratio itself (default 5.0) rather than the distance
+            of the upper clip from 1 (default `epsilon`).
         takes_delta (`bool`): Whether `delta` bounds its ratio.
     """
 
@@ -133,14 +133,14 @@ def cispo_token_loss(
 ) -> Tensor:
     """The CISPO loss of each token, `-(clamp(ratio, max=epsilon_high) * A * logp)` with a constant weight.
 
-    Unlike a clipped surrogate it keeps the gradient of every token and bounds only its weight
+    Unlike a clipped surrogate, it keeps the gradient of every token and bounds only its weight
     ([MiniMax-M1](https://arxiv.org/abs/2506.13585)).
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy.
         old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling.
-        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
-        epsilon_high (`float`, *optional*): Largest weight; 5.0 by default.
+        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage per completion or per token.
+        epsilon_high (`float`, *optional*): Largest weight. Default: 5.0.
 
     Returns:
         `Tensor` of shape `(N, C)`.
@@ -176,11 +176,11 @@ def grpo_token_loss(
     `epsilon_high` is [DAPO](https://arxiv.org/abs/2503.14476)'s.
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy.
         old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling.
-        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage of each completion, or of each token.
+        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Advantage per completion or per token.
         epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1.
-        epsilon_high (`float`, *optional*): Distance of the upper clip from 1; `epsilon` by default.
+        epsilon_high (`float`, *optional*): Distance of the upper clip from 1. Default: `epsilon`.
 
     Returns:
         `Tensor` of shape `(N, C)`.
@@ -206,7 +206,7 @@ def _grpo(inputs: LossInputs, settings: LossSettings) -> Tensor:
 
 @torch.no_grad()
 def _clip_decides(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
-    """Where the clip makes the objective smaller; elsewhere it changes nothing."""
+    """The tokens where the clip makes the objective smaller; elsewhere it changes nothing."""
     ratio = bounded_exp(inputs.log_ratio)
     low = (ratio < 1 - settings.epsilon) & (inputs.advantages < 0)
     high = (ratio > 1 + settings.upper_clip) & (inputs.advantages > 0)
@@ -268,13 +268,13 @@ def resolve_loss_type(loss_type: "str | Objective", loss_aggregation: str | None
 
     Args:
         loss_type (`str` or [`Objective`]): One of `LOSS_TYPES`, or an objective itself.
-        loss_aggregation (`str`, *optional*): What the user set; unset, that of the loss type.
+        loss_aggregation (`str`, *optional*): The user's setting. Default: the aggregation of the loss type.
 
     Returns:
         `(objective, aggregation)`.
 
     Raises:
-        ValueError: If the loss type is unknown, or means another aggregation than the one that was set.
+        ValueError: If the loss type is unknown, or has a fixed aggregation that differs from the one set.
     """
     objective = OBJECTIVES.get(loss_type) if isinstance(loss_type, str) else loss_type
     if objective is None:
@@ -297,20 +297,20 @@ def _same_but_free(row: Objective, objective: Objective) -> bool:
 def resolve_epsilon_high(
     loss_type: "str | Objective", epsilon: float = 0.2, epsilon_high: float | None = None
 ) -> float:
-    """The `epsilon_high` in force, in the convention of the loss type.
+    """The effective `epsilon_high`, in the convention of the loss type.
 
     Args:
-        loss_type (`str` or [`Objective`]): One that caps the ratio, such as `"cispo"`, where `epsilon_high` is the
-            largest ratio itself (5.0 when unset); or one that clips it, such as `"grpo"`, where it is the distance of
-            the upper clip from 1 (`epsilon` when unset).
-        epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1, for those that clip.
-        epsilon_high (`float`, *optional*): What the user set.
+        loss_type (`str` or [`Objective`]): If it caps the ratio, as `"cispo"` does, `epsilon_high` is the largest
+            ratio itself (default 5.0). If it clips the ratio, as `"grpo"` does, `epsilon_high` is the distance of the
+            upper clip from 1 (default `epsilon`).
+        epsilon (`float`, *optional*, defaults to 0.2): Distance of the lower clip from 1, if the loss clips.
+        epsilon_high (`float`, *optional*): The user's setting.
 
     Returns:
         `float`.
 
     Raises:
-        ValueError: If the loss type is unknown or `epsilon_high` cannot be meant.
+        ValueError: If the loss type is unknown, or `epsilon_high` leaves no ratio to train with.
     """
     objective, _ = resolve_loss_type(loss_type)
     if epsilon_high is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses of PPO, for policy and critic: tensors in, `(loss, metrics)` out, as in `losses`."""
+"""The losses of PPO, for the policy and the critic: tensors in, `(loss, metrics)` out, as in `losses`."""
 
 import torch
 from torch import Tensor
@@ -19,21 +19,21 @@ def ppo_policy_loss(
     loss_aggregation: str = "token",
     max_completion_length: int | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss of [PPO](https://arxiv.org/abs/1707.06347), `max(-A * ratio, -A * clamp(ratio))`, with
-    `kl_coef * k3` to the reference.
+    """The policy loss of [PPO](https://arxiv.org/abs/1707.06347), `max(-A * ratio, -A * clamp(ratio))`, plus
+    `kl_coef * k3` against the reference.
 
     Args:
-        inputs ([`LossInputs`]): What is known of N completions of at most C tokens.
+        inputs ([`LossInputs`]): N completions of at most C tokens.
         clip_epsilon (`float`, *optional*, defaults to 0.2): Distance of both clips from 1.
         kl_coef (`float`, *optional*, defaults to 0.02): Weight of the KL term.
-        loss_aggregation, max_completion_length: See [`aggregate`]; PPO's mean is over tokens.
+        loss_aggregation, max_completion_length: See [`aggregate`]. PPO averages over tokens.
 
     Returns:
         `(loss, metrics)`. Metrics: `policy_loss` (the aggregated surrogate without the KL term), `ratio_mean`,
         `approx_kl`, `clip_fraction`, `kl_ref` (with a reference), `num_tokens`.
 
     Raises:
-        ValueError: If a shape does not fit the mask, or `kl_coef` is not 0 and there is no reference.
+        ValueError: If a shape does not match the mask, or `kl_coef` is not 0 and there is no reference.
     """
     inputs = clean_inputs(inputs, "kl_coef", kl_coef)
     logps, old_logps, mask = inputs.logps, inputs.old_logps, inputs.mask
@@ -70,15 +70,15 @@ def value_loss(
         old_values (`Tensor` of shape `(N, C)`): Values at sampling time.
         returns (`Tensor` of shape `(N, C)`): Targets, from [`gae`].
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        cliprange_value (`float`, *optional*, defaults to 0.2): How far a value may move before its gradient stops.
-        loss_aggregation, denominator, max_completion_length: See [`aggregate`]; PPO's mean is over tokens.
+        cliprange_value (`float`, *optional*, defaults to 0.2): How far a value can move before its gradient becomes 0.
+        loss_aggregation, denominator, max_completion_length: See [`aggregate`]. PPO averages over tokens.
 
     Returns:
         `(loss, metrics)`. Metrics: `value_clip_fraction` (share of tokens where the clamped value decides),
         `num_tokens`.
 
     Raises:
-        ValueError: If a shape does not fit the mask.
+        ValueError: If a shape does not match the mask.
     """
     values = fill_masked(values, mask)
     old_values, returns = fill_masked(old_values.detach(), mask), fill_masked(returns.detach(), mask)
@@ -92,10 +92,10 @@ def value_loss(
 
 @torch.no_grad()
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """Share of the variance of the returns that the values account for, `1 - Var(ret - v) / Var(ret)`.
+    """Share of the variance of the returns that the values explain, `1 - Var(ret - v) / Var(ret)`.
 
-    1 is a perfect critic, 0 one as good as a constant, below 0 one that is worse. Returns that do not vary give 1 when
-    the values hit them up to a constant and 0 otherwise.
+    A perfect critic has 1, a critic as good as a constant 0, a worse one less than 0. If the returns do not vary, the
+    result is 1 if the values match them up to a constant, and 0 otherwise.
 
     Args:
         values (`Tensor`): Values of the critic.

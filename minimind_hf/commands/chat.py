@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf chat`: talks to a model, in a terminal or by prompts given as flags."""
+"""`minimind-hf chat`: chats with a model, in a terminal or with prompts given as flags."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,24 +14,26 @@ from ..inference import load_for_inference
 
 @dataclass
 class ChatFlags:
-    """Flags of the command beside those of the model and its answers."""
+    """Flags of the command, besides those of the model and its answers."""
 
-    prompt: list[str] | None = flag(None, "say this and end; again for further turns", action=Repeated, metavar="TEXT")
+    prompt: list[str] | None = flag(
+        None, "say this, then exit; repeat for more turns", action=Repeated, metavar="TEXT"
+    )
     system: str | None = flag(None, "system prompt", metavar="TEXT")
     thinking: bool = switch("let the model think before it answers")
-    hide_thinking: bool = switch("do not show what it thinks")
-    seed: int | None = flag(None, "makes sampled answers repeatable", metavar="N")
+    hide_thinking: bool = switch("do not show its thoughts")
+    seed: int | None = flag(None, "seed, for repeatable answers", metavar="N")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser(
         "chat",
-        "Streams a model's answers. Without --prompt it asks for lines until /exit or the end of input.",
+        "Streams a model's answers. Without --prompt, it reads lines until /exit or the end of input.",
         ChatFlags,
         AnswerSettings,
         ModelFlags,
     )
-    parser.add_argument("model", help="a model folder, a folder of adapters, or a hub name")
+    parser.add_argument("model", help="a model folder, a folder of adapters, or a Hub name")
     options = parser.parse_args(arguments)
     flags, answers = taken(ChatFlags, options), taken(AnswerSettings, options)
     settings = ChatSettings(**vars(answers), thinking=flags.thinking, show_thinking=not flags.hide_thinking)

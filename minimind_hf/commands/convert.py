@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf convert`: between MiniMind's .pth, a MiniMind folder and a plain Qwen3 folder."""
+"""`minimind-hf convert`: converts between MiniMind's .pth, a MiniMind folder and a plain Qwen3 folder."""
 
 import json
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from ..flags import flag, make_parser, switch, taken
 
 @dataclass
 class ConvertFlags:
-    """Flags of the command, by the arguments of [`convert`]."""
+    """Flags of the command, named as the arguments of [`convert`]."""
 
-    to: str | None = flag(None, "minimind, qwen3 or pth (default: by the destination's name)", metavar="TARGET")
+    to: str | None = flag(None, "minimind, qwen3 or pth (default: from the name of the destination)", metavar="TARGET")
     config: list[str] = flag(
         list,
-        "config values that the tensors do not tell: a config.json and/or pairs such as num_experts_per_tok=2",
+        "config values that the tensors do not determine: a config.json and/or pairs such as num_experts_per_tok=2",
         action="extend",
         metavar="FILE|KEY=VALUE",
     )
-    tokenizer: Path | None = flag(None, "copy the tokenizer of this folder", metavar="DIR")
+    tokenizer: Path | None = flag(None, "copy the tokenizer from this folder", metavar="DIR")
     dtype: str | None = flag(None, "float32, float16 or bfloat16 (default: keep; .pth: float16)", metavar="DTYPE")
     overwrite: bool = switch("replace an existing destination")
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     flags = taken(ConvertFlags, options)
 
-    from transformers.utils.logging import disable_progress_bar  # here, so that --help starts at once
+    from transformers.utils.logging import disable_progress_bar  # imported here to keep --help fast
 
     from ..models.convert import convert
 
@@ -48,16 +48,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_config_values(items: Sequence[str]) -> dict[str, Any]:
-    """Merges JSON files and `key=value` pairs, the later ones winning.
+    """Merges JSON files and `key=value` pairs; later ones override earlier ones.
 
     Args:
-        items (`Sequence[str]`): Paths of JSON objects, or pairs whose value is JSON or else a string.
+        items (`Sequence[str]`): Paths of JSON files, or pairs whose value is JSON or a plain string.
 
     Returns:
         `dict[str, Any]`: The merged values.
 
     Raises:
-        ValueError: An item is neither a pair nor a readable JSON object.
+        ValueError: If an item is neither a pair nor a readable JSON object.
     """
     values: dict[str, Any] = {}
     for item in items:
@@ -85,5 +85,5 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a JSON {type(content).__name__}; a config is an object.")
+        raise ValueError(f"{path} holds a JSON {type(content).__name__}, but a config must be an object.")
     return content

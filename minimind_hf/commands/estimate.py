@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf estimate`: how much memory a run takes in each process."""
+"""`minimind-hf estimate`: estimates the memory of each process of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ..flags import flag, make_parser, switch, taken
 from ..paths import adapter_settings, check_loadable, holds_adapters
 from ..trainer import GRPOConfig, PPOConfig, RLConfig
 
-# Sizes that are those of the algorithm's config where a flag is left out
+# Sizes that default to the algorithm's config
 _SIZES = {
     "grpo": (GRPOConfig, ("per_device_train_batch_size", "num_generations")),
     "ppo": (PPOConfig, ("per_device_train_batch_size", "num_generations", "mini_batch_size")),
@@ -23,51 +23,51 @@ _number = partial(flag, metavar="N")
 
 @dataclass
 class EstimateFlags:
-    """Flags of the command; sizes have the names that they have in the configs."""
+    """Flags of the command; sizes have the same names as in the configs."""
 
     algorithm: str = flag(Setting.algorithm, "ppo has a critic (default %(default)s)", choices=ALGORITHMS)
-    mode: str = flag(Setting.mode, "what is divided among the processes (default %(default)s: nothing)", choices=MODES)
-    processes: Count = _number(Setting.processes, "how many train together (default %(default)s)")
-    dtype: str = flag(Setting.dtype, "of weights (default %(default)s)", choices=tuple(DTYPES))
+    mode: str = flag(Setting.mode, "what is sharded (default %(default)s: nothing)", choices=MODES)
+    processes: Count = _number(Setting.processes, "number of processes (default %(default)s)")
+    dtype: str = flag(Setting.dtype, "dtype of weights (default %(default)s)", choices=tuple(DTYPES))
     lora_r: Count | None = _number(
         None, "train adapters of this rank on all linear layers (default: no adapters)", metavar="R"
     )
-    no_reference: bool = switch("without a KL penalty, so without a reference model")
+    no_reference: bool = switch("no KL penalty, so no reference model")
     per_device_train_batch_size: Count | None = _number(
         None,
         f"as in the config (default: {GRPOConfig.per_device_train_batch_size}; "
         f"ppo: {PPOConfig.per_device_train_batch_size})",
     )
     steps_per_generation: Count = _number(1, "as in the config (default %(default)s)")
-    mini_batch_size: Count | None = _number(None, f"of ppo, as in the config (default: {PPOConfig.mini_batch_size})")
+    mini_batch_size: Count | None = _number(None, f"for ppo, as in the config (default: {PPOConfig.mini_batch_size})")
     max_batch_rows: Count = _number(RLConfig.max_batch_rows, "completions decoded at a time (default %(default)s)")
     num_generations: Count | None = _number(
         None, f"completions per prompt (default: {GRPOConfig.num_generations}; ppo: {PPOConfig.num_generations})"
     )
-    max_prompt_length: Count = _number(Setting.prompt, "tokens of a prompt (default %(default)s)")
+    max_prompt_length: Count = _number(Setting.prompt, "tokens per prompt (default %(default)s)")
     max_completion_length: Count = _number(
-        RLConfig.max_completion_length, "tokens of a completion (default %(default)s)"
+        RLConfig.max_completion_length, "tokens per completion (default %(default)s)"
     )
-    max_tokens_per_microbatch: Count | None = _number(None, "computed at a time (default: as training chooses)")
-    use_cpu: bool = switch("for a run on a CPU, which computes fewer tokens at a time")
+    max_tokens_per_microbatch: Count | None = _number(None, "tokens computed at a time (default: as in training)")
+    use_cpu: bool = switch("estimate a run on a CPU, which computes fewer tokens at a time")
     trust_remote_code: bool = switch("run code that comes with the model")
 
     def __post_init__(self):
         check_settings(self)
         if self.mini_batch_size is not None and self.algorithm != "ppo":
             raise ValueError(
-                f"--mini_batch_size {self.mini_batch_size} is PPO's; GRPO updates on --per_device_train_batch_size "
-                "completions at a time. Leave it out, or set --algorithm ppo."
+                f"--mini_batch_size {self.mini_batch_size} is a setting of PPO; GRPO updates on "
+                "--per_device_train_batch_size completions at a time. Leave it out, or set --algorithm ppo."
             )
 
     def sizes(self) -> dict[str, int]:
-        """Sizes of the algorithm's batches, as given or by its config."""
+        """Batch sizes of the algorithm, from the flags or else from its config."""
         config, names = _SIZES[self.algorithm]
         given = {name: getattr(self, name) for name in names}
         return {name: getattr(config, name) if value is None else value for name, value in given.items()}
 
     def setting(self, trained: int | None) -> Setting:
-        """The run; `trained` are the parameters of adapters."""
+        """Returns the settings of the run; `trained` is the number of adapter parameters."""
         sizes = self.sizes()
         batch = sizes["per_device_train_batch_size"]
         return Setting(
@@ -90,10 +90,10 @@ class EstimateFlags:
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser(
         "estimate",
-        "Estimates memory per process from a model's config; nothing is loaded. See docs/scaling.md.",
+        "Estimates the memory per process from a model's config, without loading it. See docs/scaling.md.",
         EstimateFlags,
     )
-    parser.add_argument("model", help="folder or name of the model")
+    parser.add_argument("model", help="folder or Hub name of the model")
     options = parser.parse_args(arguments)
     flags = taken(EstimateFlags, options)
     check_loadable(options.model)
@@ -111,15 +111,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _base_and_rank(model: str, lora_r: int | None) -> tuple[str, int | None]:
-    """The model to estimate, and the rank of its adapters: a folder of adapters stands for them on their base."""
+    """Returns the model and the rank of its adapters; a folder of adapters stands for its base with adapters."""
     if not holds_adapters(model):
         return model, lora_r
     adapters = adapter_settings(model)
     base, rank = adapters["base_model_name_or_path"], lora_r or adapters.get("r")
     if rank is None:
         raise ValueError(
-            f"{model} holds adapters of the type {adapters.get('peft_type')}, which have no rank. Give the --lora_r "
-            "of LoRA adapters that are about as large."
+            f"{model} holds adapters of type {adapters.get('peft_type')}, which have no rank. Set --lora_r to the "
+            "rank of LoRA adapters of about the same size."
         )
-    print(f"{model} holds adapters of {base}: taken as LoRA of rank {rank} on all linear layers.")
+    print(f"{model} holds adapters of {base}: estimated as LoRA of rank {rank} on all linear layers.")
     return base, rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf eval`: how good one or more models are on held-out prompts."""
+"""`minimind-hf eval`: evaluates one or more models on held-out prompts."""
 
 import json
 import tempfile
@@ -24,42 +24,42 @@ from ..rewards import RewardScorer
 
 @dataclass
 class EvalFlags:
-    """Flags of the command beside those of the models and their answers."""
+    """Flags of the command, besides those of the models and their answers."""
 
     dataset_name: str = flag(MISSING, "prompts, as for training", metavar="FILE|NAME")
     dataset_config: str | None = flag(None, "configuration of the data set", metavar="NAME")
     split: str = flag("train", "split, e.g. 'test' or 'train[:200]' (default %(default)s)")
-    question_column: str | None = flag(None, "column of texts that become the user's turn", metavar="NAME")
+    question_column: str | None = flag(None, "column whose texts become the user turn", metavar="NAME")
     reward_funcs: list[str] = flag(list, "as for training: names, paths, reward models", metavar="REWARD")
     reward_weights: list[float] | None = flag(None, "one weight per reward (default: 1)", metavar="W")
     exact_match: str | None = flag(
-        None, "1 if the answer is the column's value", nargs="?", const="answer", metavar="COLUMN"
+        None, "reward of 1 if the answer equals the value in this column", nargs="?", const="answer", metavar="COLUMN"
     )
-    output: Path | None = flag(None, "write results.json and the completions there", metavar="FOLDER")
+    output: Path | None = flag(None, "write results.json and the completions to this folder", metavar="FOLDER")
 
     def __post_init__(self):
         if not self.reward_funcs and not self.exact_match:
-            raise ValueError("There is nothing to score by. Give --reward_funcs, or --exact_match COLUMN.")
+            raise ValueError("Nothing to evaluate with: set --reward_funcs, or --exact_match COLUMN.")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser(
         "eval",
-        "Lets models answer prompts and scores the answers. Give the model before and after training to see what it "
-        "was worth: the difference is taken prompt by prompt. The last line is one JSON object.",
+        "Lets models answer prompts and rates the answers with rewards. Pass the model before and after training to "
+        "measure the gain: the difference is taken prompt by prompt. The last line is one JSON object.",
         EvalFlags,
         EvalSettings,
         ModelFlags,
     )
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="model folders or hub names; the first is compared to"
+        "models", nargs="+", metavar="MODEL", help="model folders or Hub names; the others are compared with the first"
     )
     parser.set_defaults(thinking_ratio=None)
     options = parser.parse_args(arguments)
     flags, of_models = taken(EvalFlags, options), taken(ModelFlags, options)
     models = options.models
     if len(set(models)) < len(models):
-        raise ValueError(f"A model is named twice: {models}.")
+        raise ValueError(f"A model is named twice: {models}. Name each model once.")
     disable_progress_bar()
     for path in models:
         check_loadable(path)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         for path, name in _named(models):
             answers.append(_answer(path, name, rows, scorer, settings, of_models))
-    finally:  # if a later model fails, what the others said is not lost
+    finally:  # if a later model fails, the answers of the others are not lost
         scorer.close()
         if answers:
             Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}"))
@@ -94,17 +94,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_writable(folder: Path) -> None:
-    """Makes the folder and writes to it, so that an error comes before hours of answers and not after."""
+    """Creates the folder and writes to it, so that an error comes before hours of work and not after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(f"--output {folder}: not a folder that can be written to ({error}). Name another.") from error
+        raise ValueError(f"--output {folder} is not a writable folder ({error}). Choose another.") from error
 
 
 def _named(paths: list[str]) -> list[tuple[str, str]]:
-    """Short names where they tell the models apart."""
+    """Pairs each path with a short name, if short names are unique."""
     short = [Path(path).name or path for path in paths]
     return list(zip(paths, short if len(set(short)) == len(short) else paths, strict=True))
 

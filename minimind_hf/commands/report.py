@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf report`: a run as one HTML page."""
+"""`minimind-hf report`: writes a run as one HTML page."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="minimind-hf report",
         description="Writes the curves, health messages and completions of a run as one self-contained page. The run "
-        "may still be running, if it has saved a checkpoint.",
+        "may still be in progress, if it has saved a checkpoint.",
         allow_abbrev=False,
     )
     parser.add_argument("run_dir", type=Path, help="the output_dir of the run")

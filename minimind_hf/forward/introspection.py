@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a causal LM's `forward` accepts.
+"""Properties of a causal LM: the arguments of its `forward`, its vocabulary, its context, its EOS ids.
 
-Architectures differ in a few optional arguments (ALiBi models take no `position_ids`, older code names its cache
-`past_key_values`). Whoever calls a model of any architecture asks here first.
+Architectures differ in a few optional arguments (ALiBi models take no `position_ids`, older code calls its cache
+`past_key_values`). Code that calls models of any architecture checks here first.
 """
 
 import inspect
@@ -20,7 +20,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def forward_arguments(model: nn.Module) -> frozenset[str]:
     """Returns the names of the arguments that the model's `forward` declares."""
-    # Of the class, not of the instance: accelerate replaces the instance's `forward` by a wrapper under autocast.
+    # Inspect the class, not the instance: accelerate replaces the instance's `forward` by an autocast wrapper.
     return frozenset(inspect.signature(type(unwrap(model)).forward).parameters)
 
 
@@ -36,22 +36,22 @@ def cache_argument(model: nn.Module) -> str:
             return name
     raise ValueError(
         f"{type(unwrap(model)).__name__}.forward takes neither `cache` nor `past_key_values`, so the torch rollout "
-        "engine cannot decode with it token by token. Pass a rollout engine of your own as `rollout_engine`."
+        "engine cannot decode with it token by token. Pass a custom rollout engine as `rollout_engine`."
     )
 
 
 def vocabulary_size(model: nn.Module) -> int:
-    """Returns how many token ids the model embeds, whatever adapters wrap its embeddings."""
+    """Returns the number of token ids that the model embeds, even if adapters wrap its embeddings."""
     return unwrap(model).config.get_text_config().vocab_size
 
 
 def context_length(model: nn.Module) -> int | None:
-    """Returns the tokens that the model was made for; unset for models whose positions have no end."""
+    """Returns the maximum context length of the model in tokens; `None` if its positions are unlimited."""
     return getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
 
 
 def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns every id that ends a completion: those of the generation config, and the tokenizer's.
+    """Returns every id that ends a completion, from the generation config and the tokenizer.
 
     Raises:
         ValueError: If there is none.
@@ -61,7 +61,7 @@ def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple
     ids = {*declared, tokenizer.eos_token_id} - {None}
     if not ids:
         raise ValueError(
-            "Neither the model's generation config nor the tokenizer has an EOS token, so no completion could end. "
+            "Neither the model's generation config nor the tokenizer has an EOS token, so completions could not end. "
             "Set tokenizer.eos_token or model.generation_config.eos_token_id."
         )
     return tuple(sorted(ids))

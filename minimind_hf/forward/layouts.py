@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layout a run scores its completions in.
+"""Chooses the layout in which a run computes log-probabilities.
 
-`shared_prompt` serves every model whose attention goes through transformers' interface and whose head turns hidden
-states into logits without further ado. Whether a model is one of them is asked of its class and config, and then
-tried: both layouts score a few made-up completions, and must agree. Models that cannot fall back to `padded`.
+`shared_prompt` works for every model whose attention goes through transformers' interface and whose head maps hidden
+states directly to logits. The model's class and config are checked first, then both layouts are tried on a few made-up
+completions and must agree. Other models fall back to `padded`.
 """
 
 import torch
@@ -27,18 +27,18 @@ def score_completions(
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """Scores a micro-batch in one of the layouts; they give the same numbers.
+    """Computes the log-probabilities of a micro-batch in one of the layouts; both give the same numbers.
 
     Args:
-        model: A causal LM; for `shared_prompt` one that [`choose_layout`] found fit.
+        model: A causal LM; for `shared_prompt`, one that [`choose_layout`] accepted.
         batch ([`TokenBatch`]): The completions and their prompts.
-        temperature (`float`): The sampling temperature that the completions were drawn at.
+        temperature (`float`): The temperature at which the completions were sampled.
         layout (`str`): `"shared_prompt"` or `"padded"`.
-        with_entropy (`bool`), with_aux_loss (`bool`): What else to return.
-        entropy_gradient (`bool`): Whether the entropies have a gradient, which costs time.
+        with_entropy (`bool`), with_aux_loss (`bool`): Additional outputs to return.
+        entropy_gradient (`bool`): Whether the entropies have a gradient, which takes extra time.
 
     Returns:
-        [`TokenScores`] in the shape of the padded layout.
+        [`TokenScores`] with the shapes of the padded layout.
     """
     if layout == "padded":
         return completion_scores(model, *batch.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
@@ -47,15 +47,15 @@ def score_completions(
 
 
 def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tuple[str, str | None]:
-    """Prepares a model for the requested layout if it can have it.
+    """Prepares a model for the requested layout if the model supports it.
 
     Args:
         requested (`str`): `"shared_prompt"` or `"padded"`.
-        model: The policy with whole weights, before anything but peft wraps it.
+        model: The policy with unsharded weights, not yet wrapped by anything but peft.
         with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
 
     Returns:
-        `(layout, reason)`: The layout to use, and why it is not the requested one if it is not.
+        `(layout, reason)`: The layout to use, and the reason if it is not the requested one.
     """
     if requested == "padded":
         return "padded", None
@@ -74,10 +74,10 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
     accepted = forward_arguments(model)
     if not getattr(base, "_supports_attention_backend", False):
         return "its attention does not go through transformers' attention interface"
-    if config._attn_implementation not in (None, "sdpa", ATTENTION_NAME):  # the last: of an earlier trainer's
+    if config._attn_implementation not in (None, "sdpa", ATTENTION_NAME):  # the last one is left by an earlier trainer
         return f"it was loaded with attn_implementation={config._attn_implementation!r}, not 'sdpa'"
     if "logits_to_keep" not in accepted or base.get_output_embeddings() is None:
-        return "its forward has no logits_to_keep, or no language-model head that can be found"
+        return "its forward has no logits_to_keep, or its language-model head cannot be found"
     other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if other_layers or getattr(config, "sliding_window", None):
         kinds = ", ".join(sorted(other_layers)) or "sliding_window"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared-prompt layout: a prompt is computed once, its completions attend to it.
+"""The shared-prompt layout: each prompt is computed once, and all its completions attend to it.
 
-All tokens of a micro-batch lie in one row without padding: of each group the prompt, then its completions, each
-without its last token, which predicts nothing (a router's loss is taken over it too, so there it stays). Position ids
-go on from the prompt in every completion. Attention is the only place where tokens meet, so it alone knows the layout:
-a prompt attends to itself, a completion to the prompt and to itself. It attaches to transformers' attention interface
-and hands every other call to the implementation that the model had before.
+All tokens of a micro-batch form one row without padding: for each group the prompt, then its completions. The last
+token of a completion predicts nothing and is left out, unless a router's loss must count it. In every completion,
+position ids continue from the prompt. Tokens interact only in attention, so only attention has to know the layout: a
+prompt attends to itself, a completion to the prompt and to itself. The layout uses transformers' attention interface
+and passes every other call on to the model's previous implementation.
 """
 
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ ATTENTION_NAME = "sdpa_shared_prompt"
 
 @dataclass
 class Group:
-    """One prompt and its completions, which lie behind it one after the other.
+    """One prompt, followed by its completions one after the other.
 
     Args:
         prompt_length (`int`): Tokens of the prompt.
-        lengths (`list[int]`): Tokens of each of its G completions that have tokens here.
-        gather (`Tensor` of shape `(G, longest)`, *optional*): Where each completion's tokens lie among those of all,
-            rows filled up with 0; unset when they are equally long and no gathering is needed.
-        scatter (`Tensor`, *optional*): Where in the flattened `gather` each of the tokens is.
-        mask (`Tensor` of shape `(longest, prompt + longest)`): What a completion's token attends to.
+        lengths (`list[int]`): Tokens of each of its G completions; those without tokens here are left out.
+        gather (`Tensor` of shape `(G, longest)`, *optional*): Index of each completion's tokens among the tokens of
+            all completions, padded with 0; `None` if they have equal lengths and no gathering is needed.
+        scatter (`Tensor`, *optional*): Index of each token in the flattened `gather`.
+        mask (`Tensor` of shape `(longest, prompt + longest)`): The positions that a completion token attends to.
     """
 
     prompt_length: int
@@ -58,11 +58,11 @@ class PackedBatch:
 
     Args:
         input_ids (`Tensor` of shape `(1, T)`), position_ids (`Tensor` of shape `(1, T)`): The row of tokens.
-        token_weights (`Tensor` of shape `(1, T)`): How many tokens of the padded layout each stands for.
-        groups (`list[Group]`): Where prompts and completions lie.
+        token_weights (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
+        groups (`list[Group]`): The positions of prompts and completions.
         predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each completion token.
         targets (`Tensor` of shape `(K,)`): The completion tokens.
-        slots (`Tensor` of shape `(K,)`): Their places in the flattened `(N, C)` of the padded layout.
+        slots (`Tensor` of shape `(K,)`): Their index in the flattened `(N, C)` of the padded layout.
         shape (`tuple[int, int]`): `(N, C)`.
     """
 
@@ -82,13 +82,13 @@ class PackedBatch:
 
 
 def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
-    """Lays out a batch without padding and with every prompt once.
+    """Packs a batch without padding and with every prompt once.
 
-    Everything is put together on the host, so that no length has to come back from the device.
+    This happens on the host, so no length has to be read back from the device.
 
     Args:
         batch ([`TokenBatch`]): The completions and their prompts.
-        keep_last_tokens (`bool`): Keep the token of each completion that predicts nothing.
+        keep_last_tokens (`bool`): Keep the last token of each completion, which predicts nothing.
 
     Returns:
         [`PackedBatch`]
@@ -155,7 +155,7 @@ def shared_prompt_attention(
     shared_prompt: list[Group] | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' interface; with `shared_prompt` in the layout of this module, else as `sdpa`."""
+    """Attention for transformers' interface: in the layout of this module with `shared_prompt`, else `sdpa`."""
     if shared_prompt is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
@@ -168,7 +168,7 @@ def shared_prompt_attention(
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
-    """The way of long contexts on a CPU: `(1, heads, T, dim)`."""
+    """Block attention, for long contexts on a CPU: `(1, heads, T, dim)`."""
     spans, start = [], 0
     for group in groups:
         spans += group_spans(start, group.prompt_length, group.lengths, query.shape[1], query.device)
@@ -178,9 +178,9 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], s
 
 
 def _by_group(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], options: dict) -> Tensor:
-    """By torch's fused attention: `(1, heads, T, dim)`."""
+    """torch's fused attention, group by group: `(1, heads, T, dim)`."""
     repeats = query.shape[1] // key.shape[1]
-    # Split, not sliced: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
+    # Split, do not slice: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
     sizes = [size for group in groups for size in (group.prompt_length, group.completions_length)]
     pieces = zip(*(states.split(sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs = []
@@ -223,7 +223,7 @@ AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
 
 
 def attach(model: nn.Module) -> None:
-    """Makes a model's attention understand the layout; every other call goes on as before."""
+    """Makes a model's attention understand the layout; every other call works as before."""
     unwrap(model).set_attn_implementation(ATTENTION_NAME)
 
 

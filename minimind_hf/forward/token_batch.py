@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions and their prompts as token ids on the host, of unequal length: what every layout begins with.
+"""Completions and their prompts as token ids on the host, ragged: the input of every layout.
 
-Lengths are known without asking the device, and nothing is padded before a layout packs it. Only the padded layout
-pads.
+Lengths are known without a device synchronization, and nothing is padded before a layout packs it. Only the padded
+layout pads.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class TokenBatch:
     Args:
         prompt_ids (`list[list[int]]`): The prompt of each of the N completions.
         completion_ids (`list[list[int]]`): The N completions.
-        group_ids (`list[int]`): Which prompt each completion answers; equal for neighbours that share one.
-        device (`torch.device`): Where the layouts put their tensors.
+        group_ids (`list[int]`): The prompt of each completion; neighbours with the same prompt have the same id.
+        device (`torch.device`): Device of the tensors that the layouts make.
     """
 
     prompt_ids: list[list[int]]
@@ -34,7 +34,7 @@ class TokenBatch:
 
     @property
     def width(self) -> int:
-        """Tokens of the longest completion: C, the width of every tensor with a value per completion token."""
+        """C, the tokens of the longest completion: the width of every tensor with one value per completion token."""
         return max(map(len, self.completion_ids), default=0)
 
     def groups(self) -> list[list[int]]:
@@ -42,7 +42,7 @@ class TokenBatch:
         return [list(rows) for _, rows in groupby(range(len(self)), key=self.group_ids.__getitem__)]
 
     def padded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The batch of the padded layout.
+        """The batch in the padded layout.
 
         Returns:
             `(prompt_ids, prompt_mask, completion_ids, completion_mask)`: Prompts of shape `(N, P)`, padded on the
@@ -57,7 +57,7 @@ class TokenBatch:
 
 
 def made_up_batch(vocab_size: int, device: torch.device) -> TokenBatch:
-    """Two groups of unequal prompts and completions, to try a layout on."""
+    """Two groups with prompts and completions of different lengths, to try a layout on."""
     ids = [token % vocab_size for token in range(3, 27)]
     backward = ids[::-1]
     completions = [backward[5 * row : 5 * row + length] for row, length in enumerate((5, 3, 1, 4))]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of completions, in the two layouts of the log-probabilities.
+"""The critic's values of completions, in the same two layouts as the log-probabilities.
 
-The value of a token is the critic's estimate of the state before it: it is read at the token that predicts it, so the
-first one at the last token of the prompt.
+The value of a token is the critic's estimate for the state before it. It is read at the token that predicts it, so the
+first value is read at the last token of the prompt.
 """
 
 import torch
@@ -19,13 +19,13 @@ def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tens
     """Returns the value of the state before each completion token.
 
     Args:
-        critic: A token classifier of one label; left in its own train/eval mode. For `shared_prompt` one that
-            [`choose_values_layout`] found fit.
+        critic: A token classifier with one label; its train/eval mode is not changed. For `shared_prompt`, one that
+            [`choose_values_layout`] accepted.
         batch ([`TokenBatch`]): The completions and their prompts.
         layout (`str`): `"shared_prompt"` or `"padded"`.
 
     Returns:
-        `Tensor` of shape `(N, C)`, float32 or wider; arbitrary where padded.
+        `Tensor` of shape `(N, C)`, float32 or wider; arbitrary at padding.
     """
     if layout == "padded":
         return _padded_values(critic, *batch.padded())
@@ -33,12 +33,12 @@ def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tens
 
 
 def choose_values_layout(layout: str, critic: nn.Module, attaches: bool) -> str:
-    """Returns the policy's layout if the critic gives the same values in it, tried on made-up completions.
+    """Returns the policy's layout if the critic gives the same values in it, as tested on made-up completions.
 
     Args:
-        layout (`str`): Of the policy.
-        critic: A token classifier of one label.
-        attaches (`bool`): Whether the critic's attention is its own and must be told about the layout.
+        layout (`str`): The policy's layout.
+        critic: A token classifier with one label.
+        attaches (`bool`): Whether the critic has its own attention, which must be attached to the layout.
     """
     if layout == "padded" or not _attends_to_everything(critic.config.get_text_config()):
         return "padded"
@@ -70,7 +70,7 @@ def _packed_values(critic: nn.Module, packed: PackedBatch) -> Tensor:
     outputs = critic(
         input_ids=packed.input_ids,
         position_ids=packed.position_ids,
-        # Four dimensions say that the mask is ready; the layout's attention makes its own.
+        # A mask with four dimensions is used as it is; the attention of this layout builds its own.
         attention_mask=packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
         shared_prompt=packed.groups,
         use_cache=False,
@@ -96,7 +96,7 @@ def _agrees(critic: nn.Module) -> bool:
     try:
         packed = completion_values(critic, batch, "shared_prompt")
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
-        return False  # as an architecture whose classifier hands no further arguments to its attention
+        return False  # for example if the classifier passes no extra arguments to its attention
     finally:
         critic.train(was_training)
     difference = (packed - plain)[batch.padded()[3].bool()].abs().max().item()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainers, on transformers.Trainer.
 
-`base.py` is the loop, `steps.py` the four steps that an algorithm fills in, `grpo.py` and `ppo.py` are the algorithms.
-Floors from the ground, each importing only what is below: settings, distributed, metrics; models, experience;
-checkpoints, logs; step_guard, steps; evaluating; base; grpo, ppo. This room may import every other of the package;
-none of them imports it.
+`base.py` is the loop, `steps.py` holds the four steps that an algorithm fills in, `grpo.py` and `ppo.py` are the
+algorithms. From the bottom layer up, each importing only from layers below: settings, distributed, metrics; models,
+experience; checkpoints, logs; step_guard, steps; evaluating; base; grpo, ppo. CONTRIBUTING.md lists what each package
+may import.
 """
 
 from .base import RLTrainer

@@ -3,12 +3,12 @@
 
     prompts -> 1 rollout -> 2 score -> 3 advantages -> 4 update -> next prompts
 
-[`RLTrainer.collect`] makes a rollout by these steps; an algorithm fills in steps 3 and 4. The Trainer asks for the
-micro-batches of one optimizer step at a time in `get_batch_samples`, which takes them from a buffer, has it filled
-when it is empty, and knows the denominator of the loss over all processes.
+[`RLTrainer.collect`] runs these steps for one rollout; an algorithm fills in steps 3 and 4. The Trainer calls
+`get_batch_samples` for the micro-batches of each optimizer step. It takes them from a buffer, makes a new rollout if
+the buffer is empty, and computes the denominator of the loss over all processes.
 
-Checkpoints and resuming are in `checkpoints/`, evaluation in `evaluating.py`, what people read in `logs/`, and what
-stands between gradients and update in `step_guard.py`.
+Checkpoints and resuming are in `checkpoints/`, evaluation is in `evaluating.py`, output for people in `logs/`, and the
+checks between gradients and update in `step_guard.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,18 +57,18 @@ from .step_guard import StepGuard
 
 
 class RLTrainer(EvaluatingTrainer):
-    """Base of the trainers; see [`GRPOTrainer`] for the arguments, and docs/extending.md for a new algorithm.
+    """Base class of the trainers. See [`GRPOTrainer`] for the arguments, docs/extending.md for a new algorithm.
 
     An algorithm needs [`~RLTrainer.add_advantages`], [`~RLTrainer.loss`] and a config; the other hooks have defaults.
     """
 
-    config_class: type[RLConfig]  # of the algorithm
+    config_class: type[RLConfig]  # the algorithm's config
     loss_is_scaled_for_ga = True  # by the denominator of the whole optimizer step
 
     # The four steps
 
     def collect(self, numbers: Sequence[int]) -> list[MicroBatch]:
-        """Makes a rollout of these prompts of the train dataset, and returns what the update takes."""
+        """Makes a rollout for these prompts of the train dataset, and returns the micro-batches for the update."""
         experience = self.new_experience([self.train_dataset[number] for number in numbers])
         self.rollout(experience)
         self.score(experience)
@@ -77,7 +77,7 @@ class RLTrainer(EvaluatingTrainer):
         return self.training_batches(experience)
 
     def record(self, experience: Experience) -> None:
-        """Measures a rollout, and logs its completions."""
+        """Measures a rollout and logs its completions."""
         self.measure(experience)
         self.run_log.add(experience)
 
@@ -100,7 +100,7 @@ class RLTrainer(EvaluatingTrainer):
         check_objects(model, processing_class, peft_config)
         args = args or self._default_args(model)
         check_config_class(args, self.config_class)
-        # From cheap to dear: whatever can be refused is refused before weights are loaded.
+        # Cheap checks first: everything that can be refused is refused before weights are loaded.
         tokenizer = processing_class or load_tokenizer(model, args)
         train_prompts = make_prompts(train_dataset, tokenizer, args)
         eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args)
@@ -111,7 +111,7 @@ class RLTrainer(EvaluatingTrainer):
         self.scorer = RewardScorer(reward_funcs, args.reward_weights, reward_processing_classes, model_kwargs=further)
         check_reward_columns(self.scorer, train_prompts, eval_prompts)
 
-        set_seed(args.seed)  # adapters start at random
+        set_seed(args.seed)  # adapters are initialized at random
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
         ends = eos_token_ids(policy, tokenizer)
@@ -171,14 +171,14 @@ class RLTrainer(EvaluatingTrainer):
     # The Trainer: data
 
     def new_experience(self, prompts: list[dict]) -> Experience:
-        """An empty experience for the next rollout of training, whose seed is a pure function of its number."""
+        """Returns an empty experience for the next training rollout; its seed is a pure function of its number."""
         seed = self.sampling_seed(self.rollouts_made)
         return Experience(prompts, self.args.num_generations, seed, self.state.global_step, metrics=self.metrics)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of prompt numbers; prompts are rendered when their rollout is made, once for its micro-batches."""
+        """Returns batches of prompt numbers; the prompts are rendered once, when their rollout is made."""
         if self.train_dataset is None:
-            raise ValueError("There is no train_dataset to train on. Pass one to the trainer.")
+            raise ValueError("train_dataset is None, so there is nothing to train on. Pass one to the trainer.")
         numbers, size = range(len(self.train_dataset)), self.args.prompts_per_rollout
         loader = DataLoader(numbers, batch_size=size, sampler=self._train_sampler, collate_fn=list)
         return self.accelerator.prepare(loader)
@@ -195,7 +195,7 @@ class RLTrainer(EvaluatingTrainer):
                     self.fill_buffer(numbers)
                 micro_batches.append(self.buffer.popleft())
         except ServerGoneError:
-            self.buffer.extendleft(reversed(micro_batches))  # a checkpoint must hold what was not trained on yet
+            self.buffer.extendleft(reversed(micro_batches))  # a checkpoint must hold everything not yet trained on
             raise
         denominator = self.accelerator.reduce(self.loss_denominator(micro_batches), reduction="sum")
         self._step_denominator = denominator
@@ -203,13 +203,13 @@ class RLTrainer(EvaluatingTrainer):
         return micro_batches, denominator
 
     def fill_buffer(self, numbers: Sequence[int]) -> None:
-        """Makes the next rollout of training."""
+        """Makes the next training rollout and fills the buffer."""
         self._rollouts.begin_training_rollout()
         self.buffer.extend(self.collect(numbers))
         self.rollouts_made += 1
 
     def _prepare_inputs(self, inputs: MicroBatch | list[int]) -> MicroBatch | list[int]:
-        """Leaves them as they are: made on the device, and in the precision that log-probabilities need."""
+        """Returns the inputs unchanged: they are already on the device, in the precision of log-probabilities."""
         return inputs
 
     def floating_point_ops(self, inputs: MicroBatch) -> int:
@@ -227,7 +227,7 @@ class RLTrainer(EvaluatingTrainer):
             self.run_log.trackers.go_on(resume_from_checkpoint)
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
-            self.guard.guard(self.deepspeed, self.clip_in_engine)
+            self.guard.guard(self.deepspeed, self.clip_in_deepspeed)
         self.metrics = Metrics(step=self.state.global_step)
         return prepared
 
@@ -262,7 +262,10 @@ class RLTrainer(EvaluatingTrainer):
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
         if return_outputs:
-            raise ValueError(f"{type(self).__name__} computes its loss from many passes and has no outputs to return.")
+            raise ValueError(
+                f"return_outputs=True, but {type(self).__name__} computes its loss in several passes and has no "
+                "outputs to return. Leave it at False."
+            )
         loss = self.loss(model, inputs, num_items_in_batch, self.metrics)
         self.guard.add_loss(loss)
         # Gradients are averaged over processes, while the denominator counts all of them.
@@ -284,7 +287,7 @@ class RLTrainer(EvaluatingTrainer):
             self.scorer.close()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:  # of training, neither an evaluation's nor the summary at the end
+        if "loss" in logs:  # a training log, not an evaluation or the final summary
             logs.update(self.metrics.flush(self.accelerator, self.state.global_step))
             self.run_log.flush_completions(self.state.global_step)
         super().log(logs, start_time)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation: completions of held-out prompts, each counted once, whatever the batches and the number of processes.
+"""Evaluation on held-out prompts. Each prompt counts once, whatever the batch size and the number of processes.
 
-Prompts are rolled out and scored batch by batch. What they are worth is measured when all are there, as one rollout
-of training would be: statistics over a batch (whitening, stds, the denominator of the loss) are over all prompts. A
-process that has fewer prompts than the others draws stand-ins, since gathering weights, passes and exchanges are the
-work of all; they are not scored, and no number holds them.
+Rollouts and rewards are made batch by batch. The metrics are computed at the end, as for one training rollout:
+statistics over a batch (whitening, stds, the denominator of the loss) cover all prompts. A process with fewer prompts
+than the others adds stand-ins, because gathering weights, forward passes and exchanges need all processes. Stand-ins
+get no rewards and count in no metric.
 """
 
 from typing import Any
@@ -21,18 +21,20 @@ from .experience.scoring import check_reward_columns
 from .metrics import Metrics
 from .steps import FourSteps
 
-_EVALUATION = 2**32 - 1  # stands where a rollout's number stands in the seeds of training
+_EVALUATION = 2**32 - 1  # takes the place of the rollout's number in the seeds of training
 
 
 class EvaluatingTrainer(FourSteps):
-    """`evaluate` and `predict` by the steps of training."""
+    """`evaluate` and `predict`, using the steps of training."""
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         if isinstance(eval_dataset, str):
             eval_dataset = named_prompts(self.eval_dataset, eval_dataset)
         prompts = make_prompts(eval_dataset, self.processing_class, self.args) or self.eval_dataset
         if prompts is None:
-            raise ValueError("There is no eval_dataset to evaluate on. Pass one to the trainer or to evaluate().")
+            raise ValueError(
+                "eval_dataset is None, so there is nothing to evaluate on. Pass one to the trainer or to evaluate()."
+            )
         check_reward_columns(self.scorer, prompts)
         self._eval_prompts = prompts
         size = max(1, self.args.per_device_eval_batch_size // self._num_generations_eval)
@@ -40,7 +42,7 @@ class EvaluatingTrainer(FourSteps):
         return DataLoader(batches, batch_size=None, collate_fn=list)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Of `predict`, which measures on prompts as `evaluate` does."""
+        """The data loader of `predict`, which computes the same metrics as `evaluate`."""
         return self.get_eval_dataloader(test_dataset)
 
     @property
@@ -64,7 +66,7 @@ class EvaluatingTrainer(FourSteps):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[None, None, None]:
-        """Rolls out and scores a batch of evaluation prompts; equal seeds make evaluations of a run comparable."""
+        """Makes rollouts and rewards for a batch of prompts; all evaluations of a run use the same seeds."""
         experience = Experience(
             [self._eval_prompts[number or 0] for number in inputs],
             self._num_generations_eval,
@@ -81,13 +83,13 @@ class EvaluatingTrainer(FourSteps):
 
     @torch.no_grad()
     def _measure_evaluated(self) -> dict[str, float]:
-        """Takes all that was rolled out for one optimizer step's worth of completions, and returns its numbers."""
+        """Computes the metrics over all rollouts, as if they belonged to one optimizer step."""
         metrics, experience = self._eval_metrics, joined(self._evaluated)
         self._evaluated = []
         self.add_advantages(experience)
         self.measure(experience)
         micro_batches = self.micro_batches(experience)
-        self.current_gradient_accumulation_steps = len(micro_batches)  # the Trainer sets it again before each step
+        self.current_gradient_accumulation_steps = len(micro_batches)  # the Trainer resets it before each step
         denominator = self.accelerator.reduce(self.loss_denominator(micro_batches), reduction="sum")
         for part in [part for batch in micro_batches for part in self.parts(batch)]:
             metrics.add_total("loss", self.loss(self.model_wrapped, part, denominator, metrics))

@@ -45,23 +45,23 @@ class GRPOTrainer(RLTrainer):
 
     Args:
         model (`str` or `PreTrainedModel`): The policy: a name, a folder or a model, with or without adapters.
-        reward_funcs: One or more of: a callable with trl's signature `f(prompts, completions, completion_ids,
-            **columns)`, sync or async; the name of a built-in signal; an import path `module:name`; a reward model or
-            its name.
+        reward_funcs: One or more reward functions. Each is a callable with trl's signature `f(prompts, completions,
+            completion_ids, **columns)`, sync or async; the name of a built-in signal; an import path `module:name`; or
+            a reward model or its name.
         args ([`GRPOConfig`], *optional*): Settings.
-        train_dataset: Rows with `prompt` (text or messages) or MiniMind's `conversations`; other columns travel to
-            the reward functions.
-        eval_dataset: The same, or a dictionary of them.
-        processing_class (`PreTrainedTokenizerBase`, *optional*): Unset: the model's own tokenizer.
-        reward_processing_classes: Tokenizers of reward models. Unset: their own.
+        train_dataset: Rows with `prompt` (text or messages) or MiniMind's `conversations`; other columns are passed
+            to the reward functions.
+        eval_dataset: The same, or a dictionary of such datasets.
+        processing_class (`PreTrainedTokenizerBase`, *optional*): Tokenizer. Default: the model's.
+        reward_processing_classes: Tokenizers of reward models. Default: their own.
         callbacks, optimizers: As for transformers' Trainer.
-        quantization_config (*optional*): For loading a model that is given by its name.
-        peft_config (`PeftConfig`, *optional*): Train new adapters of this kind instead of all weights.
-        tools, rollout_func, environment_factory: trl's, refused with what to use instead.
-        rollout_engine (`RolloutEngine`, *optional*): An engine of your own; unset: the one that `args` names.
+        quantization_config (*optional*): Used to load a model passed by its name.
+        peft_config (`PeftConfig`, *optional*): Trains new adapters of this kind instead of all weights.
+        tools, rollout_func, environment_factory: Arguments of trl; refused with a note on what to use instead.
+        rollout_engine (`RolloutEngine`, *optional*): A custom engine. Default: the one named in `args`.
 
     Raises:
-        ValueError: For settings, data, tokenizer or model that do not fit together, before any training.
+        ValueError: If settings, data, tokenizer and model do not fit together. Raised before training starts.
     """
 
     config_class = GRPOConfig
@@ -139,13 +139,13 @@ class GRPOTrainer(RLTrainer):
         return self.micro_batches(experience) * self.args.num_iterations
 
     def parts(self, batch: MicroBatch) -> list[MicroBatch]:
-        """Computes few groups at a time on one CPU process, unless told otherwise: it takes less memory, not longer.
+        """Computes a few groups at a time in a single CPU process by default: it saves memory at no cost in time.
 
-        Not so with a router's loss or a quantile of entropies, which are of all tokens of a micro-batch.
+        A router's loss and a quantile of entropies need all tokens of a micro-batch, so they prevent this.
         """
         is_one_cpu = self.accelerator.num_processes == 1 and self.accelerator.device.type == "cpu"
-        of_all_tokens = self.router_loss_coefficient > 0 or self.args.top_entropy_quantile < 1
-        if self.args.max_tokens_per_microbatch is None and is_one_cpu and not of_all_tokens:
+        needs_all_tokens = self.router_loss_coefficient > 0 or self.args.top_entropy_quantile < 1
+        if self.args.max_tokens_per_microbatch is None and is_one_cpu and not needs_all_tokens:
             return split_by_tokens(batch, CPU_TOKENS, whole_groups=True)
         return super().parts(batch)
 
@@ -159,26 +159,26 @@ class GRPOTrainer(RLTrainer):
     def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
         with_router = self.router_loss_coefficient > 0
         with_bonus = self.args.entropy_coef != 0 and model.training
-        scores = self.token_scores(
+        output = self.token_scores(
             model, batch, with_entropy=True, with_aux_loss=with_router, entropy_gradient=with_bonus
         )
-        chosen = self._uncertain_tokens(scores.entropy, batch.loss_mask)
-        inputs = batch.loss_inputs(scores.logps, denominator, policy_mask=chosen)
+        chosen = self._uncertain_tokens(output.entropy, batch.loss_mask)
+        inputs = batch.loss_inputs(output.logps, denominator, policy_mask=chosen)
         loss, measured = policy_loss(inputs, self.args.loss_settings())
-        measure_mismatch(scores.logps, batch, self.state.global_step, metrics)
+        measure_mismatch(output.logps, batch, self.state.global_step, metrics)
         metrics.add_total("policy_loss", loss.detach())
         num_tokens = measured.pop("num_tokens")
         for name, mean in measured.items():
             metrics.add_mean(LOGGED_NAMES.get(name, name), mean * num_tokens, num_tokens)
-        metrics.add_mean("entropy", token_sum(scores.entropy, batch.loss_mask), num_tokens)
+        metrics.add_mean("entropy", token_sum(output.entropy, batch.loss_mask), num_tokens)
         if with_bonus:
-            loss = loss - self.args.entropy_coef * self._mean_entropy(scores.entropy, batch.loss_mask, chosen)
+            loss = loss - self.args.entropy_coef * self._mean_entropy(output.entropy, batch.loss_mask, chosen)
         if with_router:
-            loss = loss + self.router_loss(scores.aux_loss, batch.share, metrics)
+            loss = loss + self.router_loss(output.aux_loss, batch.share, metrics)
         return loss
 
     def _uncertain_tokens(self, entropy: Tensor, mask: Tensor) -> Tensor | None:
-        """The tokens of a micro-batch with the highest entropies, compared over all processes; unset: all."""
+        """Marks the tokens with the highest entropies over all processes; `None` stands for all tokens."""
         if self.args.top_entropy_quantile == 1:
             return None
         own = entropy.detach()[mask.bool()].float()
@@ -188,13 +188,13 @@ class GRPOTrainer(RLTrainer):
         )
 
     def _mean_entropy(self, entropy: Tensor, mask: Tensor, chosen: Tensor | None) -> Tensor:
-        """A micro-batch's part of the mean entropy: over the tokens of the step, or the chosen ones of each batch."""
+        """A micro-batch's part of the mean entropy, over the tokens of the step or the chosen tokens of each batch."""
         if chosen is None:
             return entropy_bonus(entropy, mask, self._step_tokens)
         parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return entropy_bonus(entropy, chosen, chosen.sum()) / parts
 
-    # Into the Trainer: checkpoints
+    # The Trainer: checkpoints
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PPO: a critic judges every token of a completion."""
+"""PPO: a critic estimates a value for every token of a completion."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from ..algorithms import (
     value_loss,
 )
 from .base import RLTrainer
-from .distributed.deepspeed import clip_engine_gradients
+from .distributed.deepspeed import clip_deepspeed_gradients
 from .distributed.sharding import shards_weights, whole_weights
 from .experience.experience import Experience, split_experience
 from .experience.micro_batch import MicroBatch, mini_batch_rows, put_rows, select_rows
@@ -42,17 +42,17 @@ logger = logging.get_logger(__name__)
 class PPOTrainer(RLTrainer):
     """Trains a causal LM by PPO ([Schulman et al.](https://arxiv.org/abs/1707.06347)) with a critic and GAE.
 
-    The run's folder holds the policy, its subfolder `critic` the critic, both as ordinary models or adapters.
+    The output folder holds the policy and its subfolder `critic` the critic, both as ordinary models or adapters.
 
     Args:
         model, reward_funcs, train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks,
-            optimizers, peft_config, rollout_engine: As for [`GRPOTrainer`]. An optimizer of your own must hold the
+            optimizers, peft_config, rollout_engine: As for [`GRPOTrainer`]. A custom optimizer must hold the
             parameters of both models.
         args ([`PPOConfig`], *optional*): Settings.
 
     Raises:
-        ValueError: For settings, data, tokenizer, model, critic or optimizer that do not fit together, before any
-            training.
+        ValueError: If settings, data, tokenizer, model, critic and optimizer do not fit together. Raised before
+            training starts.
     """
 
     config_class = PPOConfig
@@ -61,16 +61,16 @@ class PPOTrainer(RLTrainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if shards_weights(self.accelerator):
-            self._actor_critic.saves_memory = False  # recomputing would gather sharded weights in a backward pass
+            self._actor_critic.saves_memory = False  # recomputation would gather sharded weights in a backward pass
         self._step_kl = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)  # sum and tokens
         self._step_is_skipped = False
         self._critic_learning_rate: float | None = None
         self._keeps_forward = False
         self._kept_output: ActorCriticOutput | None = None
-        self._norms: list[Tensor] | None = None  # of the gradients, where DeepSpeed updates within the backward pass
+        self._norms: list[Tensor] | None = None  # of the gradients, if DeepSpeed updates within the backward pass
         plugin = self.accelerator.state.deepspeed_plugin
         if plugin is not None:
-            plugin.deepspeed_config["gradient_clipping"] = 0.0  # it would clip both models as one
+            plugin.deepspeed_config["gradient_clipping"] = 0.0  # DeepSpeed would clip both models together
 
     @staticmethod
     def kl_weight(args: PPOConfig) -> float:
@@ -91,11 +91,11 @@ class PPOTrainer(RLTrainer):
         args, metrics = self.args, experience.metrics
         size = len(experience.rollouts)
         (batch,) = split_experience(experience, size, args.mask_truncated_completions, self.accelerator.device)
-        # A completion without a reward teaches nothing.
+        # Nothing can be learned from a completion without a reward.
         batch.loss_mask = batch.loss_mask * ~experience.rewards.isnan()[:, None]
         mask = batch.loss_mask
         correct_rollout([batch], self.model_wrapped, self.policy_logps, args, metrics)
-        self._score_tokens(batch, experience.seed, metrics)
+        self._add_values_and_ref_logps(batch, experience.seed, metrics)
         rewards = token_rewards(experience.rewards, mask)
         advantages, batch.returns = gae(rewards, batch.old_values, mask, args.gamma, args.lam)
         total = self.accelerator.reduce(moments(advantages, mask), reduction="sum")
@@ -105,10 +105,10 @@ class PPOTrainer(RLTrainer):
         experience.advantages = masked_mean(batch.advantages, mask, dim=1)
 
     @torch.no_grad()
-    def _score_tokens(self, batch: MicroBatch, seed: int, metrics: Metrics) -> None:
+    def _add_values_and_ref_logps(self, batch: MicroBatch, seed: int, metrics: Metrics) -> None:
         """Fills in the values and, with a reference, its log-probabilities.
 
-        They are computed in the mini-batches of the first pass: the update then starts from the very same numbers,
+        They are computed in the mini-batches of the first pass. The update then starts from exactly the same numbers,
         and the KL of a policy that has not moved is exactly 0.
         """
         first_pass = mini_batch_rows(len(batch), self.args.mini_batch_size, seed, iteration=0)
@@ -127,11 +127,11 @@ class PPOTrainer(RLTrainer):
         super().fill_buffer(numbers)
 
     def _can_keep_forward(self) -> bool:
-        """Whether the first update of a rollout may go on from the pass that gave its mini-batch the values.
+        """Whether the first update of a rollout can reuse the forward pass that computed the values of its mini-batch.
 
-        Nothing has moved in between, so it would compute the same once more; unless it is random, split into parts,
-        or one of several that are accumulated (DDP must know before a pass whether its gradients are exchanged).
-        DeepSpeed and FSDP2 want a pass to be followed by its backward.
+        No weight has changed in between, so a second pass would give the same result. This does not hold if the pass
+        is random, split into parts, or one of several accumulated passes (DDP must know before a pass whether
+        gradients will be exchanged). DeepSpeed and FSDP2 require the backward pass to follow directly.
         """
         args = self.args
         in_one_piece = args.gradient_accumulation_steps == 1 and args.max_tokens_per_microbatch is None
@@ -243,10 +243,11 @@ class PPOTrainer(RLTrainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
     def skips_update(self) -> bool:
-        """Whether the policy is further from where it sampled than allowed, averaged over the tokens of all processes.
+        """Whether the policy has moved further from the sampling policy than allowed, as a mean over all tokens.
 
-        Then neither this update nor any other on this rollout is made: what is left of it in the buffer is replaced.
-        The steps are still counted, by the schedule too, so that the length of a run does not depend on its stops.
+        If so, this update and all further updates on this rollout are skipped: the rest of the buffer is replaced by
+        empty micro-batches. The steps still count, also for the schedule, so that the length of a run does not depend
+        on early stops.
         """
         stops = self._step_is_skipped or self._is_too_far()
         self.metrics.add_mean("early_stopped", float(stops), 1)
@@ -261,7 +262,7 @@ class PPOTrainer(RLTrainer):
         total, count = self.accelerator.reduce(self._step_kl, reduction="sum").tolist()
         return count > 0 and total / count > self.args.early_stop_kl
 
-    # Into the Trainer: optimizer and logs
+    # The Trainer: optimizer and logs
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         is_given = self.optimizer is not None
@@ -269,7 +270,7 @@ class PPOTrainer(RLTrainer):
         policy, critic = self._actor_critic.parameters_by_model()
         if not is_given:
             group_by_model(optimizer, critic, self.args.critic_learning_rate)
-        elif not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # which put others in the place of parameters
+        elif not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # which replace the parameters
             check_trains(optimizer, policy=policy, critic=critic)
         return optimizer
 
@@ -278,10 +279,10 @@ class PPOTrainer(RLTrainer):
         return self.accelerator.unwrap_model(self.model)
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | None:
-        """Clips each model by itself, and returns the norm of the policy's gradients."""
+        """Clips each model separately, and returns the norm of the policy's gradients."""
         norms, self._norms = self._norms, None
         if self.is_deepspeed_enabled and norms is None:
-            return None  # a step that was skipped as a whole
+            return None  # the whole step was skipped
         norm, critic_norm = norms or clip_by_model(self.accelerator, *self._clipping())
         self.metrics.add_mean("critic_grad_norm", critic_norm.detach(), 1)
         self.guard.add_gradient_norm(critic_norm)
@@ -292,9 +293,9 @@ class PPOTrainer(RLTrainer):
         self.guard.add_gradient_norm(norm)
         return norm
 
-    def clip_in_engine(self) -> None:
+    def clip_in_deepspeed(self) -> None:
         stage = self.accelerator.state.deepspeed_plugin.zero_stage
-        self._norms = clip_engine_gradients(*self._clipping(), stage)
+        self._norms = clip_deepspeed_gradients(*self._clipping(), stage)
 
     def _clipping(self) -> tuple[tuple[list[nn.Parameter], ...], float]:
         return self._actor_critic.parameters_by_model(), self.args.max_grad_norm or float("inf")
@@ -304,7 +305,7 @@ class PPOTrainer(RLTrainer):
             logs["critic_learning_rate"] = self._critic_learning_rate
         super().log(logs, start_time)
 
-    # Into the Trainer: folders
+    # The Trainer: folders
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         weights = self._weights_to_save(self._actor_critic, state_dict)
@@ -314,7 +315,7 @@ class PPOTrainer(RLTrainer):
         with_critic = self.args.save_critic or self._staging is not None
         if not with_critic and (folder / CRITIC_FOLDER).is_dir():
             logger.warning(
-                f"{folder / CRITIC_FOLDER} is of an earlier run: save_critic is False. Delete it if unwanted."
+                f"{folder / CRITIC_FOLDER} is from an earlier run: save_critic is False. Delete it if unneeded."
             )
         self._actor_critic.save_pretrained(folder, weights, with_critic)
         for each in (folder, folder / CRITIC_FOLDER) if with_critic else (folder,):
@@ -326,7 +327,7 @@ class PPOTrainer(RLTrainer):
         return [CRITIC_FOLDER] if self.args.save_critic else []
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self.is_fsdp_enabled:  # from the sharded state that lies beside the models
+        if self.is_fsdp_enabled:  # from the sharded state next to the models
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         self._actor_critic.load_saved(resume_from_checkpoint)
@@ -339,7 +340,7 @@ class PPOTrainer(RLTrainer):
 
 
 def _filled(batch: MicroBatch, parts: list[tuple[list[int], MicroBatch]], compute: Callable) -> Tensor:
-    """What is computed for parts of a batch, as one tensor of shape `(N, C)`."""
+    """Computes a tensor for each part of a batch, and joins them into one of shape `(N, C)`."""
     filled = None
     for rows, part in parts:
         computed = compute(part)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands between the gradients of an optimizer step and its update.
+"""Checks between the gradients of an optimizer step and its update.
 
-An update that would not be finite is not made, so that weights and checkpoints stay good; one that has nothing to
-learn from, or that the algorithm does not want, leaves everything as it is.
+An update with a loss or gradient that is not finite ends the run, so that weights and checkpoints stay good. An update
+with nothing to learn from, or one that the algorithm skips, leaves weights and optimizer unchanged.
 """
 
 import math
@@ -19,14 +19,13 @@ from .experience.micro_batch import MicroBatch
 
 
 class StepGuard(TrainerCallback):
-    """Gathers what one optimizer step computes, and decides before the update, in all processes together.
+    """Collects losses and gradient norms of one optimizer step, and decides about the update in all processes alike.
 
     Args:
-        accelerator: Joins the processes.
-        skips (`Callable[[], bool]`): Whether the update that is due leaves everything as it is. Asked once a step, by
-            all processes.
-        stop (`Callable[[str], None]`): Gets what is not finite, and ends the run.
-        judges_gradients (`bool`): Off for fp16, whose scaler meets infinite gradients and steps over them.
+        accelerator: Connects the processes.
+        skips (`Callable[[], bool]`): Whether to skip the next update. Called once per step, in all processes.
+        stop (`Callable[[str], None]`): Called with a description of what is not finite; ends the run.
+        judges_gradients (`bool`): False for fp16, whose scaler skips steps with infinite gradients itself.
     """
 
     def __init__(
@@ -42,47 +41,47 @@ class StepGuard(TrainerCallback):
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Forgets the step before."""
+        """Clears the records of the previous step."""
         self._losses: list[Tensor] = []
         self._rows: list[list[int]] = []
         self._norms: list[float | Tensor] = []
         self._is_skipped: bool | None = None
 
     def begin_micro_batch(self, batch: MicroBatch) -> None:
-        """What is noted from now on belongs to this micro-batch."""
+        """Starts the records of this micro-batch."""
         self._losses.append(torch.zeros((), device=self._accelerator.device))
         self._rows.append(batch.rows)
 
     def add_loss(self, loss: Tensor) -> None:
-        """Notes a part of the micro-batch's loss, before its backward pass, within which DeepSpeed updates."""
+        """Records a part of the micro-batch's loss. Call it before the backward pass, in which DeepSpeed updates."""
         self._losses[-1] = self._losses[-1] + loss.detach()
 
     def add_gradient_norm(self, norm: float | Tensor | None) -> None:
-        """Notes the norm of the gradient."""
+        """Records the norm of the gradient."""
         if norm is not None and self._judges_gradients:
             self._norms.append(norm)
 
     def skips_update(self) -> bool:
-        """Whether the update that is due leaves everything as it is; decided once per step, by all processes."""
+        """Whether the next update is skipped; decided once per step, in all processes alike."""
         if self._is_skipped is None:
             self._is_skipped = self._skips()
         return self._is_skipped
 
     def judge(self, norm: float | None = None) -> None:
-        """Ends the run if a loss or gradient of the step is not finite, in all processes if it is so in one."""
+        """Ends the run in all processes if a loss or gradient of the step is not finite in one of them."""
         self.add_gradient_norm(norm)
         found = self._verdict()
         if found is not None:
             self._stop(found)
 
     def guard(self, deepspeed_engine: Any, clip: Callable[[], None]) -> None:
-        """Puts itself, and clipping, between backward and update where DeepSpeed does both."""
+        """Inserts the checks and the clipping between backward and update, where DeepSpeed does both."""
         guard_step(deepspeed_engine, clip, self.judge, self.skips_update)
 
     def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
         self.judge()
         if self.skips_update():
-            # Without gradients an optimizer leaves parameters alone; with gradients of 0 it would still apply
+            # Without gradients an optimizer does not change parameters. With gradients of 0 it would still apply
             # momentum and weight decay.
             optimizer.zero_grad(set_to_none=True)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four steps of a rollout and its update, each a method that an algorithm fills in or replaces.
+"""The four steps of a rollout and its update. Each is a method that an algorithm fills in or replaces.
 
     prompts -> 1 rollout -> 2 score -> 3 advantages -> 4 update -> next prompts
 
-Steps 1 and 2 are the same for all algorithms, in training and in evaluation. Step 3 and the loss of step 4 are the
-algorithm's own. docs/extending.md makes one in a dozen lines.
+Steps 1 and 2 are the same for all algorithms, in training and in evaluation. An algorithm defines step 3 and the loss
+of step 4. docs/extending.md builds one in a dozen lines.
 """
 
 from abc import abstractmethod
@@ -36,15 +36,15 @@ from .settings.base import RLConfig
 
 
 class FourSteps(CheckpointingTrainer):
-    """What an algorithm does with prompts; [`RLTrainer`] makes the parts and runs the loop.
+    """The steps of an algorithm; [`RLTrainer`] sets up the attributes and runs the loop.
 
     Attributes:
         args ([`RLConfig`]): Settings.
         scorer ([`RewardScorer`]): The reward functions.
-        reference ([`Reference`], *optional*): The frozen policy of the start, where there is a KL penalty.
-        layout (`str`): In which completions are scored.
-        metrics ([`Metrics`]): What training measures between two logs.
-        router_loss_coefficient (`float`): Weight of a mixture of experts' balancing loss; 0 for others.
+        reference ([`Reference`], *optional*): The frozen initial policy, if there is a KL penalty.
+        layout (`str`): The layout in which log-probabilities are computed.
+        metrics ([`Metrics`]): Metrics of training between two logs.
+        router_loss_coefficient (`float`): Weight of the balancing loss of a mixture of experts; 0 for other models.
     """
 
     args: RLConfig
@@ -58,13 +58,13 @@ class FourSteps(CheckpointingTrainer):
 
     @property
     def policy(self) -> PreTrainedModel:
-        """The model that is trained and saved, without what wraps it."""
+        """The model that is trained and saved, without wrappers."""
         return self.policy_of(self.accelerator.unwrap_model(self.model))
 
     # The steps
 
     def rollout(self, experience: Experience) -> None:
-        """Step 1: fills in `experience.rollouts`, by the policy as it is now."""
+        """Step 1: samples `experience.rollouts` from the current policy."""
         with (
             experience.metrics.phase("rollout"),
             self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
@@ -76,7 +76,7 @@ class FourSteps(CheckpointingTrainer):
         measure_staleness(counted, experience.step, experience.metrics)
 
     def score(self, experience: Experience) -> None:
-        """Step 2: fills in `experience.completions`, `signals` and `rewards`, by the reward functions."""
+        """Step 2: calls the reward functions and fills in `experience.completions`, `signals` and `rewards`."""
         metrics, counted = experience.metrics, experience.counted
         ids = [rollout.completion_ids for rollout in counted.rollouts]
         notes = RewardNotes(len(ids), metrics, self.scorer.names)
@@ -98,38 +98,38 @@ class FourSteps(CheckpointingTrainer):
 
     @abstractmethod
     def add_advantages(self, experience: Experience) -> None:
-        """Step 3: fills in `experience.advantages`, `(N,)`, from its rewards."""
+        """Step 3: computes `experience.advantages`, `(N,)`, from the rewards."""
 
     def training_batches(self, experience: Experience) -> list[MicroBatch]:
-        """Step 4, what the update takes: `args.micro_batches_per_rollout` micro-batches, all passes in order."""
+        """Step 4: returns `args.micro_batches_per_rollout` micro-batches for the update, all passes in order."""
         return self.micro_batches(experience)
 
     # More hooks of an algorithm
 
     @staticmethod
     def kl_weight(args: RLConfig) -> float:
-        """Weight of the KL penalty; at 0 no reference is kept."""
+        """Weight of the KL penalty; with 0, no reference is kept."""
         return 0.0
 
     @property
     def takes_rewards_unscaled(self) -> bool:
-        """Whether the loss grows with the rewards, which are compared with nothing that grows alike."""
+        """Whether the loss grows with the scale of the rewards, because nothing divides by that scale."""
         return True
 
     def trained_model(self, policy: PreTrainedModel, args: RLConfig) -> nn.Module:
-        """Returns what the optimizer sees: the policy, or a module that holds it (see [`~RLTrainer.policy_of`])."""
+        """Returns the model to optimize: the policy, or a module that holds it (see [`~RLTrainer.policy_of`])."""
         return policy
 
     def policy_of(self, model: nn.Module) -> PreTrainedModel:
-        """Returns the policy in the unwrapped model."""
+        """Returns the policy inside the unwrapped model."""
         return model
 
     def measure(self, experience: Experience) -> None:
-        """Adds the numbers of a rollout with advantages to its metrics."""
+        """Adds the metrics of a rollout that has advantages."""
         measure_experience(experience, self.scorer.names, self.processing_class)
 
     def micro_batches(self, experience: Experience) -> list[MicroBatch]:
-        """Cuts an experience into the micro-batches of one pass, with all that the loss needs."""
+        """Splits an experience into the micro-batches of one pass, with everything that the loss needs."""
         args, size = self.args, self.args.per_device_train_batch_size
         cut = split_experience(experience, size, args.mask_truncated_completions, self.accelerator.device)
         correct_rollout(cut, self.model_wrapped, self.policy_logps, args, experience.metrics)
@@ -139,33 +139,33 @@ class FourSteps(CheckpointingTrainer):
         return cut
 
     def loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
-        """What these micro-batches add to the divisor of the loss of the optimizer step."""
+        """The contribution of these micro-batches to the divisor of the loss of the optimizer step."""
         how, width = self.args.loss_aggregation, self.args.max_completion_length
         counts = [loss_denominator(batch.loss_mask, how, width) for batch in micro_batches if len(batch)]
         return sum(counts, start=torch.zeros((), dtype=torch.long, device=self.accelerator.device))
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
-        """The part of a micro-batch in the loss of the whole optimizer step."""
+        """The contribution of a micro-batch to the loss of the whole optimizer step."""
 
     def parts(self, batch: MicroBatch) -> list[MicroBatch]:
-        """Cuts a micro-batch into what is computed at a time."""
+        """Splits a micro-batch into parts that are computed one at a time."""
         budget = self.args.max_tokens_per_microbatch
         parts = split_by_tokens(batch, budget)
         if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
             return parts
-        # Every pass is the work of all processes there, so they need equally many.
+        # Every pass needs all processes there, so all must have the same number of parts.
         count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
         return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
 
     def skips_update(self) -> bool:
-        """Whether the update that is due leaves everything as it is; asked once per step, in all processes."""
+        """Whether to skip the next update; called once per step, in all processes."""
         return self._step_denominator.item() == 0  # read no earlier than here, where the update waits for the device
 
-    def clip_in_engine(self) -> None:
-        """Clips where DeepSpeed updates within the backward pass; unless overridden, it clips by itself."""
+    def clip_in_deepspeed(self) -> None:
+        """Clips gradients before DeepSpeed updates within the backward pass. Default: DeepSpeed clips them."""
 
-    # What hooks use
+    # Helpers for hooks
 
     def sampling_seed(self, number: int) -> int:
         """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process)."""
@@ -173,15 +173,15 @@ class FourSteps(CheckpointingTrainer):
         return int(sequence.generate_state(1)[0])
 
     def token_scores(self, model: nn.Module, batch: MicroBatch, **options: bool) -> TokenScores:
-        """Log-probabilities of a micro-batch by a causal LM; see [`score_completions`] for the options."""
+        """Log-probabilities of a micro-batch under a causal LM; see [`score_completions`] for the options."""
         return score_completions(model, batch, self.args.temperature, self.layout, **options)
 
     def score_in_parts(self, batch: MicroBatch, score: Callable[[MicroBatch], Tensor]) -> Tensor:
-        """Scores the tokens of a batch, as many at a time as the update computes."""
+        """Computes one number per token of a batch (such as logps), in the same parts as the update."""
         return score_in_parts(batch, self.parts, score)
 
     def policy_logps(self, batch: MicroBatch) -> Tensor:
-        """Log-probabilities by the policy as it is trained, `(N, C)`."""
+        """Log-probabilities under the current policy, `(N, C)`."""
         return self.score_in_parts(batch, lambda part: self.token_scores(self.model_wrapped, part).logps)
 
     @torch.no_grad()
@@ -191,18 +191,18 @@ class FourSteps(CheckpointingTrainer):
                 batch.ref_logps = self.score_in_parts(batch, lambda part: self.token_scores(model, part).logps)
 
     def over_all(self, values: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """Computes on the values of all processes, in their order, and returns the part of this one.
+        """Computes on the values of all processes, in order of rank, and returns the results for this process.
 
         Args:
-            values (`Tensor` of shape `(N, ...)`): Of this process; every process has as many.
-            compute (`Callable`): From values of all processes to as many results.
+            values (`Tensor` of shape `(N, ...)`): Values of this process; every process has equally many.
+            compute (`Callable`): Takes the values of all processes and returns one result per value.
         """
         own = len(values)
         start = own * self.accelerator.process_index
         return compute(self.accelerator.gather(values))[start : start + own]
 
     def router_loss(self, aux_loss: Tensor, share: float, metrics: Metrics) -> Tensor:
-        """The balancing loss of a micro-batch (or its share of one), which weighs as one of all of the step."""
+        """The balancing loss of a micro-batch or a part of it; all micro-batches of the step have the same weight."""
         metrics.add_mean("aux_loss", aux_loss.detach(), 1)
         parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return self.router_loss_coefficient * aux_loss * share / parts

@@ -348,7 +348,10 @@ def with_value(name, value):
             without("model.layers.1.mlp.up_proj.weight"),
             ["broken.pth", "1 tensors", "model.layers.1.mlp.up_proj.weight"],
         ),
-        (with_value("model.layers.0.extra", torch.zeros(1)), ["broken.pth", "1 are unexpected", "model.layers.0.extra"]),
+        (
+            with_value("model.layers.0.extra", torch.zeros(1)),
+            ["broken.pth", "1 are unexpected", "model.layers.0.extra"],
+        ),
         (
             with_value("model.layers.1.self_attn.o_proj.weight", torch.zeros(8, 8)),
             ["model.layers.1.self_attn.o_proj.weight", "(8, 8)", "(32, 32)"],

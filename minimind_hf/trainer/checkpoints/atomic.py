@@ -50,7 +50,7 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
             shutil.rmtree(staging)
     except BaseException as error:
         if writes:
-            clear_staging(folder)  # a full disk gets its room back
+            clear_staging(folder)  # frees the space on a full disk
         if isinstance(error, Exception):
             raise CheckpointNotSavedError(_not_saved(folder, name, error)) from error
         raise

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README of a trained model: what it is, how to load it, how it was trained and what came out.
+"""The README of a trained model: what it is, how to load it, how it was trained, and the results.
 
-Everything is read off the trainer. What is not known is left out rather than guessed: a licence, a data set that is a
-local file, a base model that is a local folder (the Hub would look for a repository of that name).
+Everything comes from the trainer. Unknown facts are left out rather than guessed: the licence, a data set in a local
+file, a base model in a local folder (the Hub would look for a repository with that name).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,8 @@ from transformers import Trainer, TrainingArguments
 from ...data import PromptDataset
 from ..settings.trl_fields import unsupported_fields
 
-REWARD_CURVE = "reward_curve.png"  # beside the card
-# Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
+REWARD_CURVE = "reward_curve.png"  # next to the card
+# Arguments of transformers that affect the result. All additional settings of a trainer are listed.
 _SHARED_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
@@ -87,13 +87,13 @@ def model_card(
     dataset_name: str | Sequence[str] | None = None,
     tags: str | Sequence[str] | None = None,
 ) -> ModelCard:
-    """Describes the model that a trainer of this project has trained.
+    """Describes a model that was trained by a trainer of this project.
 
     Args:
-        trainer (`Trainer`): After training; what it logged as `reward`, ... and `eval_*` last are the results.
-        model_name (`str`, *optional*): Unset: of `hub_model_id`, or of `output_dir`.
-        dataset_name (`str` or list of them, *optional*): What it was trained on; listed if it can be a Hub name.
-        tags (`str` or list of them, *optional*): Tags in addition to those of the algorithm.
+        trainer (`Trainer`): After training. The last logged `reward`, ... and `eval_*` are the results.
+        model_name (`str`, *optional*): Default: taken from `hub_model_id`, or from `output_dir`.
+        dataset_name (`str` or list of them, *optional*): The training data; listed if it can be a Hub name.
+        tags (`str` or list of them, *optional*): Additional tags.
 
     Returns:
         `ModelCard`: With valid metadata; `save(path)` writes it.
@@ -147,13 +147,13 @@ def _base_model(model: Any) -> str | None:
 
 
 def _name_or_path(model: Any) -> str:
-    """Of the model; of adapters, of what they are on."""
+    """Name or path of the model; for adapters, of their base."""
     adapters = model.peft_config[model.active_adapter].base_model_name_or_path if is_peft_model(model) else None
     return adapters or getattr(model.config, "_name_or_path", "")
 
 
 def _is_hub_name(name: str) -> bool:
-    """Whether this can be a repository: what exists here as a file or folder is not taken for one."""
+    """Whether this can be a Hub repository. An existing local file or folder is not one."""
     if not name or Path(name).exists():
         return False
     try:
@@ -192,12 +192,12 @@ def _loading_code(name: str, model: Any) -> str:
 
 
 def reward_names(trainer: Trainer) -> list[str]:
-    """The signals, by the names that they are logged under."""
+    """Names of the reward signals, as logged."""
     return list(trainer.scorer.names)
 
 
 def settings(trainer: Trainer) -> list[tuple[str, Any]]:
-    """Those that shape the result, with their values; not those of thoughts or chats that the prompts cannot have."""
+    """Settings that affect the result, with their values; without settings of the prompts that have no effect."""
     args = trainer.args
     inherited = {field.name for field in fields(TrainingArguments)}
     left_out = {*_NOT_OF_THE_RESULT, *unsupported_fields(type(args)), *_idle(trainer.train_dataset)}
@@ -207,7 +207,7 @@ def settings(trainer: Trainer) -> list[tuple[str, Any]]:
 
 
 def _idle(prompts: PromptDataset | None) -> list[str]:
-    """Settings of the prompts that decide nothing about these."""
+    """Settings that have no effect on these prompts."""
     idle = ["thinking_ratio"] if prompts is not None and prompts.thinking_argument is None else []
     return idle + (["system_prompt_ratio"] if prompts is not None and not prompts.conversational else [])
 
@@ -218,7 +218,7 @@ def described_run(trainer: Trainer) -> dict[str, Any]:
 
 
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:
-    """What tells runs of equal settings apart: model, adapters, number of prompts, rewards, steps."""
+    """The differences between runs with equal settings: model, adapters, number of prompts, rewards, steps."""
     model = trainer.policy
     weights = trainer.scorer.weights.tolist()
     described = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Trainer that resumes exactly: what is in its checkpoints comes back, unused rollouts included.
+"""A Trainer that resumes exactly: it restores everything from a checkpoint, unused rollouts included.
 
-A run has its output folder to itself, and is saved before it ends because its rollout server is gone.
+A run locks its output folder. If its rollout server is gone, the run saves a checkpoint before it ends.
 """
 
 from abc import abstractmethod
@@ -27,25 +27,25 @@ from .state import load_rollout_state, save_rollout_state
 
 
 class CheckpointingTrainer(SavingTrainer):
-    """Keeps what is still to be trained on in its checkpoints, and continues a run where a checkpoint was made.
+    """Saves unused rollouts in its checkpoints, and continues a run exactly where a checkpoint was made.
 
     Attributes:
-        buffer (`deque[MicroBatch]`): Micro-batches of the current rollout that are still to be trained on.
-        rollouts_made (`int`): Rollouts so far, which seeds of sampling are made from.
+        buffer (`deque[MicroBatch]`): Micro-batches of the current rollout that have not been trained on yet.
+        rollouts_made (`int`): Rollouts so far; the sampling seeds depend on it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.buffer: deque[MicroBatch] = deque()
         self.rollouts_made = 0
-        self._checkpoint_to_resume: str | None = None  # whose random states are still to be restored
+        self._checkpoint_to_resume: str | None = None  # until its random states are restored
         super().__init__(*args, **kwargs)
 
     @abstractmethod
     def recording(self) -> AbstractContextManager:
-        """Surrounds a run: writes what it leaves for people to read, however it ends."""
+        """Surrounds a run and writes its records, however it ends."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As in transformers. A rollout server that is gone for good ends the run, with a checkpoint."""
+        """As in transformers. If the rollout server is gone for good, the run saves a checkpoint and ends."""
         with (
             held_by_this_run(self.args.output_dir, self.accelerator),
             ending_in_order(self.is_world_process_zero()),
@@ -57,14 +57,14 @@ class CheckpointingTrainer(SavingTrainer):
 
     @contextmanager
     def _rescued(self) -> Iterator[None]:
-        """Saves a checkpoint of the last finished step before a rollout server that is gone ends the run."""
+        """If the rollout server is gone, saves a checkpoint of the last finished step before the run ends."""
         try:
             yield
         except ServerGoneError as error:
             raise ServerGoneError(f"{error} {self._save_before_the_end()}") from error
 
     def _save_before_the_end(self) -> str:
-        """Every process calls it. Returns what to do next."""
+        """Saves a checkpoint and returns how to continue; every process calls it."""
         step = self.state.global_step
         if step == 0:
             return "No step was done yet, so nothing was saved."
@@ -78,7 +78,7 @@ class CheckpointingTrainer(SavingTrainer):
     # Saving
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Saves, with the random states, what of the experience is still to be trained on."""
+        """Saves the unused part of the rollout with the random states."""
         super()._save_rng_state(output_dir)
         save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer)
 
@@ -124,7 +124,7 @@ class CheckpointingTrainer(SavingTrainer):
             self.buffer.extend(micro_batches)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # The Trainer looks for the end after a step only: resumed at its last step it would train one more.
+        # The Trainer checks for the end only after a step, so a run resumed at its last step would train one more.
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
 

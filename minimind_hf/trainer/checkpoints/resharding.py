@@ -32,11 +32,11 @@ def is_of_other_processes(checkpoint: str | Path, accelerator: Accelerator) -> b
     return world_size_of(checkpoint) != accelerator.num_processes
 
 
-def load_resharded(engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator) -> None:
+def load_resharded(deepspeed_engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator) -> None:
     """Loads what another number of processes saved with the same ZeRO stage. Every process calls it.
 
     Args:
-        engine (`DeepSpeedEngine`): Receives weights, optimizer, schedule and step counts.
+        deepspeed_engine (`DeepSpeedEngine`): Receives weights, optimizer, schedule and step counts.
         checkpoint (`str` or `Path`): A checkpoint of this trainer that has been checked.
         output_dir (`str` or `Path`): The output folder of the run, which all processes see. The converted checkpoint
             is there in the meantime.
@@ -50,7 +50,7 @@ def load_resharded(engine: Any, checkpoint: str | Path, output_dir: str | Path, 
         with failing_together("converting the checkpoint"):
             if accelerator.is_main_process:
                 _convert(Path(checkpoint), folder)
-                _check_parameters(folder / tag, engine.module, checkpoint)
+                _check_parameters(folder / tag, deepspeed_engine.module, checkpoint)
         with failing_together("looking for the converted checkpoint"):
             if not (folder / "latest_universal").is_file():
                 raise CheckpointError(
@@ -58,7 +58,7 @@ def load_resharded(engine: Any, checkpoint: str | Path, output_dir: str | Path, 
                     f"{folder}, which this process does not see. Put output_dir on a file system that all processes "
                     "share."
                 )
-        _load(engine, folder, tag)
+        _load(deepspeed_engine, folder, tag)
         accelerator.wait_for_everyone()
     finally:
         if accelerator.is_main_process:
@@ -117,14 +117,14 @@ def _some(names: set[str]) -> str:
     return (", ".join(sorted(names)[:3]) or "none") + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _load(engine: Any, folder: Path, tag: str) -> None:
-    zero = engine.optimizer
-    engine._config.load_universal_checkpoint = True
+def _load(deepspeed_engine: Any, folder: Path, tag: str) -> None:
+    zero = deepspeed_engine.optimizer
+    deepspeed_engine._config.load_universal_checkpoint = True
     try:
         with _groups_held_here(zero), _without_warnings():
-            engine.load_checkpoint(str(folder), tag)
+            deepspeed_engine.load_checkpoint(str(folder), tag)
     finally:
-        engine._config.load_universal_checkpoint = False
+        deepspeed_engine._config.load_universal_checkpoint = False
     saved = torch.load(folder / tag / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
     _repair(zero.optimizer, saved["param_groups"])
 

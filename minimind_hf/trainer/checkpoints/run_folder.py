@@ -23,7 +23,7 @@ ON_WINDOWS = os.name == "nt"  # a lock keeps others from reading the file there,
 
 
 class FolderInUseError(RuntimeError):
-    """Another run writes to this output folder."""
+    """Another run is writing to this output folder."""
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def only_run_in(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def held_by_this_run(folder: str | Path, accelerator: Accelerator) -> Iterator[None]:
-    """Holds the folder on the main process, for the run of all processes; every process enters it."""
+    """Locks the folder in the main process, on behalf of all processes; every process enters it."""
     with ExitStack() as held:
         with failing_together("claiming the output folder"):
             if accelerator.is_main_process:
@@ -92,10 +92,10 @@ def _holder(path: Path) -> str:
 
 @contextmanager
 def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
-    """Turns the first SIGTERM into a `SystemExit`; a second one kills. A handler of the user's own stays.
+    """Turns the first SIGTERM into a `SystemExit`; a second one kills. A custom handler is kept.
 
     Args:
-        leaves_something (`bool`): Off for processes that write nothing: they end at once, even within an exchange.
+        leaves_something (`bool`): False for processes that write nothing; they end at once, even within an exchange.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not leaves_something or not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -105,7 +105,7 @@ def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        if os.getpid() != owner:  # a child that inherited this
+        if os.getpid() != owner:  # a child process inherited this handler
             os.kill(os.getpid(), number)
             return
         raise SystemExit(128 + number)

@@ -50,7 +50,7 @@ def check_mode(accelerator: Accelerator) -> None:
     plugin = accelerator.state.fsdp_plugin
     if not accelerator.is_fsdp2:
         raise ValueError(
-            f"fsdp_version is {plugin.fsdp_version}, whose wrapped weights cannot be gathered for a rollout. Set "
+            f"fsdp_version is {plugin.fsdp_version}, but its wrapped weights cannot be gathered for a rollout. Set "
             "fsdp_version: 2, as in accelerate_configs/fsdp2.yaml."
         )
     if plugin.cpu_ram_efficient_loading:
@@ -65,7 +65,7 @@ def check_each_node(args: TrainingArguments, accelerator: Accelerator) -> None:
     """Refuses `save_on_each_node` if no machine has a whole checkpoint.
 
     Raises:
-        ValueError: With what to do instead.
+        ValueError: Naming the setting and the alternatives.
     """
     kind = accelerator.distributed_type
     is_one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size)) == args.world_size

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From prompts to micro-batches: what a rollout is made of, and what the update takes of it.
+"""From prompts to micro-batches: the data of a rollout and of the update.
 
-`inputs.py` makes data, engine and sampler ready, `rollouts.py` draws, `scoring.py` checks rewards, `experience.py` is
-what one rollout gathers, `micro_batch.py` what a loss sees, `parts.py` what of it is computed at a time. It may import
-`settings`, `distributed`, `metrics` and `models`. A new field that a loss needs is a line in `MicroBatch`.
+`inputs.py` prepares data, engine and sampler, `rollouts.py` samples, `scoring.py` checks rewards, `experience.py`
+holds the data of one rollout, `micro_batch.py` the data of a loss, `parts.py` splits it into what is computed at a
+time. This package may import `settings`, `distributed`, `metrics` and `models`. A new field for a loss is a line in
+`MicroBatch`.
 """

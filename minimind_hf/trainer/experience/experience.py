@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experience: what one process gathers in a rollout, filled in step by step, and its cut into micro-batches."""
+"""The data of one rollout in one process, filled in step by step, and its split into micro-batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,39 +17,39 @@ from .micro_batch import MicroBatch, select_rows
 class Experience:
     """One rollout of one process: P prompts and N = P x num_generations completions, prompt-major.
 
-    Prompts at the end may be stand-ins: they are drawn only so that all processes have equally many, get no rewards,
-    and take part in no loss and no number.
+    The last prompts may be stand-ins. They only give all processes the same number of prompts: they get no rewards and
+    count in no loss and no metric.
     """
 
     # Known before the rollout
-    prompts: list[dict]  # P examples of a `PromptDataset`, stand-ins last
+    prompts: list[dict]  # P rows of a `PromptDataset`, stand-ins last
     num_generations: int
-    seed: int = 0  # that the completions are sampled with
-    step: int = 0  # optimizer steps done when they are sampled
+    seed: int = 0  # of the sampling
+    step: int = 0  # optimizer steps done before the sampling
     num_stand_ins: int = 0
-    metrics: Metrics = field(default_factory=Metrics)  # where everything that is measured goes
+    metrics: Metrics = field(default_factory=Metrics)  # collects everything that is measured
 
     # Step 1: rollout
     rollouts: list[Rollout] = field(default_factory=list)  # N
 
     # Step 2: score
-    completions: list = field(default_factory=list)  # N texts, or conversations of one message
-    signals: Tensor | None = None  # (N, F): what each reward function said; NaN where it does not apply
-    rewards: Tensor | None = None  # (N,): weighted sums; NaN for completions that are left out of their group
-    notes: dict[str, list] = field(default_factory=dict)  # columns that reward functions add to the completion log
+    completions: list = field(default_factory=list)  # N texts, or conversations with one message
+    signals: Tensor | None = None  # (N, F): the rewards of each reward function; NaN where it does not apply
+    rewards: Tensor | None = None  # (N,): weighted sums; NaN for completions left out of their group
+    notes: dict[str, list] = field(default_factory=dict)  # columns added to the completion log by reward functions
 
     # Step 3: advantages
     advantages: Tensor | None = None  # (N,)
-    tokens: MicroBatch | None = None  # all N, with what is known of each token; where tokens are judged one by one
+    tokens: MicroBatch | None = None  # all N with per-token data, for algorithms with per-token advantages
 
     @property
     def num_counted(self) -> int:
-        """Completions that count: all but those of stand-ins."""
+        """Number of completions that count: all except those of stand-ins."""
         return (len(self.prompts) - self.num_stand_ins) * self.num_generations
 
     @property
     def counted(self) -> "Experience":
-        """What numbers are made of: everything but the stand-ins."""
+        """The experience without the stand-ins, for metrics."""
         if self.num_stand_ins == 0:
             return self
         rows = self.num_counted
@@ -75,16 +75,16 @@ class Experience:
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each completion, `(N,)`."""
+        """Number of tokens of each completion, `(N,)`."""
         return torch.tensor([len(rollout.completion_ids) for rollout in self.rollouts])
 
     @property
     def truncated(self) -> Tensor:
-        """Whether each completion was cut, `(N,)`."""
+        """Whether each completion was truncated, `(N,)`."""
         return torch.tensor([rollout.is_truncated for rollout in self.rollouts])
 
     def fill_up(self) -> None:
-        """Gives the stand-ins rewards that are none, and takes their tokens out of every loss."""
+        """Gives the stand-ins NaN rewards, and takes their tokens out of every loss."""
         first = self.num_counted
         missing = len(self.rollouts) - first
         self.rollouts[first:] = [
@@ -100,9 +100,9 @@ def _with_nan_rows(values: Tensor, count: int) -> Tensor:
 
 
 def joined(experiences: Sequence[Experience]) -> Experience:
-    """Returns several that were sampled by the same weights as one; only the last may have stand-ins.
+    """Joins experiences that were sampled with the same weights; only the last may have stand-ins.
 
-    What reward functions noted for the log of completions is left out.
+    The columns that reward functions added to the completion log are dropped.
     """
     first, last = experiences[0], experiences[-1]
     return replace(
@@ -120,16 +120,16 @@ def joined(experiences: Sequence[Experience]) -> Experience:
 def split_experience(
     experience: Experience, batch_size: int, mask_truncated: bool, device: torch.device
 ) -> list[MicroBatch]:
-    """Cuts an experience into micro-batches of `batch_size` completions, in order.
+    """Splits an experience into micro-batches of `batch_size` completions, in order.
 
     Args:
         experience ([`Experience`]): N completions.
-        batch_size (`int`): Completions of a micro-batch; the last one may have fewer.
-        mask_truncated (`bool`): Whether completions that were cut are left out of the loss.
-        device (`torch.device`): Of the tensors.
+        batch_size (`int`): Completions per micro-batch; the last one may have fewer.
+        mask_truncated (`bool`): Whether truncated completions are left out of the loss.
+        device (`torch.device`): Device of the tensors.
 
     Returns:
-        `list[MicroBatch]`: With advantages once the experience has them.
+        `list[MicroBatch]`: With advantages if the experience has them.
     """
     starts = range(0, len(experience.rollouts), batch_size)
     return [_micro_batch(experience, slice(start, start + batch_size), mask_truncated, device) for start in starts]

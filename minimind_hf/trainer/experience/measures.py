@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured on a rollout once it is scored: rewards, advantages, lengths, and what completions look like.
+"""The metrics of a rollout: rewards, advantages, lengths, and properties of the completions.
 
 docs/metrics.md defines every name.
 """
@@ -15,18 +15,18 @@ from .experience import Experience
 
 THINK_BEGIN = "<think>"
 _NGRAM = 4
-_TAIL = 16  # tokens at the end of a prompt in which a template opens its thinking
+_TAIL = 16  # tokens at the end of a prompt, where a chat template opens the thought
 
 
 def measure_experience(
     experience: Experience, signal_names: Sequence[str], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Adds the numbers of a rollout, stand-ins left out, to its metrics.
+    """Adds the metrics of a rollout, without stand-ins.
 
     Args:
-        experience ([`Experience`]): With advantages.
-        signal_names (`Sequence[str]`): Of the reward functions, in the order of `Experience.signals`.
-        tokenizer: Tells whether a prompt opens a thought.
+        experience ([`Experience`]): A rollout with advantages.
+        signal_names (`Sequence[str]`): Names of the reward functions, in the order of `Experience.signals`.
+        tokenizer: Decodes the end of a prompt, to see whether it opens a thought.
     """
     experience, metrics = experience.counted, experience.metrics
     metrics.add_values("reward", experience.rewards, std_name="reward_std")
@@ -42,7 +42,7 @@ def measure_experience(
 
 
 def repeated_share(ids: Sequence[int], ngram: int = _NGRAM) -> float:
-    """Share of the n-grams of tokens that occurred before; 0 where there are none."""
+    """Share of token n-grams that occurred earlier in the sequence; 0 if there are no n-grams."""
     grams = [tuple(ids[start : start + ngram]) for start in range(len(ids) - ngram + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
@@ -53,12 +53,12 @@ def repetition(experience: Experience) -> Tensor:
 
 
 def thinking_closed(experience: Experience, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """Whether a completion closes the thinking that its prompt opens: 1 or 0, NaN where the prompt opens none."""
+    """1 if a completion closes the thought that its prompt opens, else 0; NaN if the prompt opens none."""
     prompts = tokenizer.batch_decode([prompt["prompt_ids"][-_TAIL:] for prompt in experience.prompts])
     opens = [prompt.rstrip().endswith(THINK_BEGIN) for prompt in prompts]
     closed = torch.full((len(experience.rollouts),), torch.nan)
     for index, rollout in enumerate(experience.rollouts):
         if opens[index // experience.num_generations]:
-            # Decoded with its special tokens: in some vocabularies the tags are among them.
+            # Decode with special tokens: in some vocabularies the tags are special tokens.
             closed[index] = float(THINK_END in tokenizer.decode(rollout.completion_ids))
     return closed

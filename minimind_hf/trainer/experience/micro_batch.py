@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loss sees at a time: completions as token ids, and what is known of each of their tokens.
+"""The input of one call of a loss: completions as token ids, and per-token data.
 
-Tokens stay on the host, of unequal length, until a layout packs them (see `forward/token_batch.py`). What is known of
-each completion token is a tensor of shape `(N, C)` on the device, for N completions of at most C tokens.
+Tokens stay ragged on the host until a layout packs them (see `forward/token_batch.py`). Per-token data are tensors of
+shape `(N, C)` on the device, for N completions of at most C tokens.
 """
 
 from collections.abc import Sequence
@@ -18,46 +18,46 @@ from ...forward.token_batch import TokenBatch
 
 @dataclass(kw_only=True, eq=False)
 class MicroBatch(TokenBatch):
-    """N completions that are computed together; an empty one stands for an update that is skipped.
+    """N completions that are computed together. An empty micro-batch stands for a skipped update.
 
-    Prompts, completions, groups and the device are those of [`TokenBatch`]. Optional fields stay unset where the
-    algorithm or the settings do not need them.
+    Prompts, completions, groups and the device come from [`TokenBatch`]. Optional fields are `None` if the algorithm
+    or the settings do not need them.
     """
 
-    # Filled in when a rollout is cut into micro-batches
+    # Filled in when a rollout is split into micro-batches
     rows: list[int]  # row of the train dataset that each completion answers
-    sampled_at: int  # optimizer steps done when the completions were drawn
-    loss_mask: Tensor  # (N, C): 0 for padding, for tokens that the policy did not draw, for what is left out
-    old_logps: Tensor  # (N, C): of the engine at sampling; with rollout_correction of the trainer, before any update
+    sampled_at: int  # optimizer steps done when the completions were sampled
+    loss_mask: Tensor  # (N, C): 0 for padding, tokens that the policy did not sample, and completions left out
+    old_logps: Tensor  # (N, C): from the engine; with rollout_correction from the trainer, before any update
 
     # Filled in with the advantages
-    advantages: Tensor | None = None  # (N,) of each completion (GRPO), or (N, C) of each token (PPO)
-    old_values: Tensor | None = None  # (N, C): of the critic, before any update
+    advantages: Tensor | None = None  # (N,) per completion (GRPO), or (N, C) per token (PPO)
+    old_values: Tensor | None = None  # (N, C): from the critic, before any update
     returns: Tensor | None = None  # (N, C): the critic's targets
 
     # Filled in before the first update
-    ref_logps: Tensor | None = None  # (N, C): of the reference, with a KL penalty
+    ref_logps: Tensor | None = None  # (N, C): from the reference, with a KL penalty
     token_weights: Tensor | None = None  # (N, C): with rollout_correction
 
-    # Filled in by `part_of`, where a micro-batch is computed in parts
-    rows_in_whole: list[int] | None = None  # which of its rows these are
-    share: float = 1.0  # of its rows
-    local_tokens: Tensor | None = None  # (): tokens of the whole micro-batch that the loss sees
+    # Filled in by `part_of`, if a micro-batch is computed in parts
+    rows_in_whole: list[int] | None = None  # indices of these rows in the whole micro-batch
+    share: float = 1.0  # of the rows of the whole micro-batch
+    local_tokens: Tensor | None = None  # (): tokens of the whole micro-batch that count in the loss
 
     @classmethod
     def skipped(cls, device: torch.device) -> "MicroBatch":
-        """An empty one, in the place of an update that is not made."""
+        """An empty micro-batch, in place of an update that is skipped."""
         nothing = torch.empty(0, 0, device=device)
         tokens = {"prompt_ids": [], "completion_ids": [], "group_ids": [], "device": device}
         return cls(**tokens, rows=[], sampled_at=0, loss_mask=nothing.long(), old_logps=nothing)
 
     def loss_inputs(self, logps: Tensor, denominator: Tensor, policy_mask: Tensor | None = None) -> LossInputs:
-        """What a policy loss is told of this micro-batch.
+        """The inputs of a policy loss for this micro-batch.
 
         Args:
-            logps (`Tensor` of shape `(N, C)`): Of the policy, with a graph.
-            denominator (`Tensor` of shape `()`): Of the loss of the optimizer step.
-            policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens that the policy's term sees.
+            logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy, with a graph.
+            denominator (`Tensor` of shape `()`): Denominator of the loss of the optimizer step.
+            policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens that the policy term uses.
         """
         return LossInputs(
             logps,
@@ -73,16 +73,16 @@ class MicroBatch(TokenBatch):
 
     @property
     def num_padded_tokens(self) -> int:
-        """Slots of the padded layout: what transformers counts as the tokens of a batch."""
+        """Slots of the padded layout, which transformers counts as the tokens of a batch."""
         return len(self) * (max(map(len, self.prompt_ids), default=0) + self.width)
 
     def state(self) -> dict:
-        """Plain values and tensors, for a checkpoint; [`MicroBatch.from_state`] reads it."""
+        """Plain values and tensors for a checkpoint; [`MicroBatch.from_state`] reads them."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "device"}
 
     @classmethod
     def from_state(cls, state: dict, device: torch.device) -> "MicroBatch":
-        """What was saved by [`~MicroBatch.state`], on a device."""
+        """Restores a micro-batch from [`~MicroBatch.state`], on a device."""
         placed = {name: _to(value, device) for name, value in state.items()}
         return cls(**placed, device=device)
 
@@ -107,12 +107,12 @@ def select_rows(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
 
 
 def put_rows(target: Tensor, rows: Sequence[int], source: Tensor) -> None:
-    """Writes what was computed for [`select_rows`] back to where these rows are, in place."""
+    """Writes values computed for [`select_rows`] back to their rows in `target`, in place."""
     target[torch.tensor(rows, dtype=torch.long).to(target.device), : source.shape[1]] = source
 
 
 def part_of(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
-    """Some rows of a micro-batch as a part of it, whose loss and gradient add up with those of the other parts."""
+    """Makes a part from some rows of a micro-batch; losses and gradients of the parts add up."""
     return replace(
         select_rows(batch, rows),
         rows_in_whole=list(rows),
@@ -126,10 +126,10 @@ def mini_batch_rows(num_rows: int, size: int, seed: int, iteration: int) -> list
 
     Args:
         num_rows (`int`): Completions of the rollout.
-        size (`int`): Completions of a mini-batch.
-        seed (`int`): Of the rollout.
+        size (`int`): Completions per mini-batch.
+        seed (`int`): Seed of the rollout.
         iteration (`int`): Number of the pass. The order is a pure function of (seed, iteration).
     """
     order = np.random.default_rng([seed, iteration]).permutation(num_rows).tolist()
-    # Within a mini-batch the order means nothing; completions of one prompt are kept together.
+    # The order within a mini-batch does not matter; sorting keeps completions of one prompt together.
     return [sorted(order[start : start + size]) for start in range(0, num_rows, size)]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions seen from the trainer: how old their weights were, how far off their log-probabilities, and what
-corrects that. docs/metrics.md defines what is logged."""
+"""Staleness of the sampling weights, mismatch between engine and trainer log-probabilities, and its correction.
+
+docs/metrics.md defines the metrics.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -18,21 +20,21 @@ _RATIO = "sampling/importance_sampling_ratio"
 
 
 def measure_staleness(rollouts: Sequence[Rollout], step: int, metrics: Metrics) -> None:
-    """Logs how many updates behind the trainer the weights were that sampled."""
+    """Logs how many updates the sampling weights were behind the trainer."""
     behind = [step - rollout.weights_version for rollout in rollouts]
     metrics.add_values("sampling/staleness", torch.tensor(behind))
 
 
 def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metrics) -> None:
-    """Logs how far the engine was from the trainer, where the policy is still the one of the rollout.
+    """Logs the mismatch between engine and trainer, as long as the policy is still that of the rollout.
 
     Args:
-        logps (`Tensor` of shape `(B, C)`): By the policy as it is.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the current policy.
         batch ([`MicroBatch`]): The micro-batch.
-        step (`int`): Optimizer steps done.
-        metrics ([`Metrics`]): Where it is logged.
+        step (`int`): Optimizer steps done so far.
+        metrics ([`Metrics`]): Collects the result.
     """
-    if batch.token_weights is None and batch.sampled_at == step:  # else it was measured when it was corrected
+    if batch.token_weights is None and batch.sampled_at == step:  # otherwise it was measured with the correction
         _add_mismatch(logps.detach(), batch.old_logps, batch.loss_mask, metrics)
 
 
@@ -40,19 +42,18 @@ def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metri
 def correct_rollout(
     micro_batches: Sequence[MicroBatch],
     model: nn.Module,
-    score: Callable[[MicroBatch], Tensor],
+    logps_of: Callable[[MicroBatch], Tensor],
     args: RLConfig,
     metrics: Metrics,
 ) -> None:
-    """Puts the trainer's own log-probabilities in the place of the engine's, and adds `token_weights`, if
-    `rollout_correction` asks for it.
+    """With `rollout_correction`, replaces the engine's log-probabilities by the trainer's and adds `token_weights`.
 
     Args:
-        micro_batches (`Sequence[MicroBatch]`): Of a new rollout; changed in place.
-        model (`nn.Module`): The policy as it is trained; scores without dropout.
-        score (`Callable`): From a micro-batch to its log-probabilities by this model.
+        micro_batches (`Sequence[MicroBatch]`): Micro-batches of a new rollout; changed in place.
+        model (`nn.Module`): The wrapped policy; it is put into evaluation mode meanwhile.
+        logps_of (`Callable`): Computes the log-probabilities of a micro-batch under this model.
         args ([`RLConfig`]): Settings.
-        metrics ([`Metrics`]): Where differences and weights are logged.
+        metrics ([`Metrics`]): Collects differences and weights.
     """
     if args.rollout_correction == "none":
         return
@@ -61,7 +62,7 @@ def correct_rollout(
     try:
         with metrics.phase("correction"):
             for batch in micro_batches:
-                _correct(score(batch), batch, args, metrics)
+                _correct(logps_of(batch), batch, args, metrics)
     finally:
         model.train(was_training)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches by tokens: completions in as few parts as fit a budget, balanced by length, in the update and before it.
+"""Splits batches by tokens into as few parts as a budget allows, balanced by length, for the update and before it.
 
-Completions of one prompt stay together where the budget allows, so that the prompt is computed once. Losses and
-gradients of the parts add up to those of the whole, since the denominator is that of the optimizer step.
+Completions of one prompt stay together if the budget allows, so that the prompt is computed once. Losses and gradients
+of the parts add up to those of the whole batch, since the denominator is that of the optimizer step.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .micro_batch import MicroBatch, part_of, put_rows
 
-# On a CPU, larger matrices than those of so many tokens are multiplied no faster, but take more memory.
+# On a CPU, computing more tokens at a time takes more memory and saves no time.
 CPU_TOKENS = 1024
 
 
@@ -23,11 +23,11 @@ def split_by_tokens(
 
     Args:
         batch ([`MicroBatch`]): Rows of one prompt lie next to each other.
-        max_tokens (`int`, *optional*): The budget; unset, the batch stays whole. A completion that alone exceeds it
-            becomes a part by itself.
-        whole_groups (`bool`): Whether all completions of a prompt stay together even where they exceed the budget, so
+        max_tokens (`int`, *optional*): The budget; if unset, the batch stays whole. A completion that exceeds it alone
+            becomes a separate part.
+        whole_groups (`bool`): Whether all completions of a prompt stay together even if they exceed the budget, so
             that no prompt is computed twice.
-        at_least (`int`): Parts to make though fewer would do; no more than rows.
+        at_least (`int`): Minimum number of parts; at most the number of rows.
 
     Returns:
         `list[MicroBatch]`: The parts (see [`part_of`]). Empty batches stay as they are.
@@ -41,29 +41,29 @@ def split_by_tokens(
 def score_in_parts(
     batch: MicroBatch, split: Callable[[MicroBatch], list[MicroBatch]], score: Callable[[MicroBatch], Tensor]
 ) -> Tensor:
-    """Scores the tokens of a batch in the parts that `split` makes of it.
+    """Computes one number per token of a batch, such as logps or values, part by part.
 
     Args:
         batch ([`MicroBatch`]): N completions of at most C tokens.
-        split (`Callable`): From a batch to its parts.
-        score (`Callable`): From a batch to a tensor of the shape of its completions.
+        split (`Callable`): Splits a batch into parts.
+        score (`Callable`): Computes a tensor of shape `(N, C)` from a batch or a part.
 
     Returns:
-        `Tensor` of shape `(N, C)`; 0 where there is no token, if it was split.
+        `Tensor` of shape `(N, C)`; if the batch was split, 0 where there is no token.
     """
     parts = split(batch)
     if len(parts) == 1:
         return score(batch)
-    scored = None
+    whole = None
     for part in parts:
-        scores = score(part)
-        scored = scores.new_zeros(len(batch), batch.width) if scored is None else scored
-        put_rows(scored, part.rows_in_whole, scores)
-    return scored
+        computed = score(part)
+        whole = computed.new_zeros(len(batch), batch.width) if whole is None else whole
+        put_rows(whole, part.rows_in_whole, computed)
+    return whole
 
 
 def _units(batch: MicroBatch, max_tokens: float) -> list[tuple[int, list[int]]]:
-    """Cuts groups into `(tokens, rows)` that fit the budget, in order."""
+    """Splits groups into units `(tokens, rows)` within the budget, in order."""
     units = []
     for members in batch.groups():
         rows: list[int] = []
@@ -80,7 +80,7 @@ def _units(batch: MicroBatch, max_tokens: float) -> list[tuple[int, list[int]]]:
 
 
 def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[int]]:
-    """Deals the units out, the largest first and each to the emptiest part, over the fewest parts that hold them."""
+    """Distributes the units over as few parts as possible: the largest first, each to the emptiest part."""
     total = sum(tokens for tokens, _ in units)
     by_size = sorted(units, key=lambda unit: -unit[0])
     for count in range(max(1, -(-total // max_tokens)), len(units) + 1):
@@ -95,7 +95,7 @@ def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[
 
 
 def _split_further(parts: list[list[int]], count: int) -> list[list[int]]:
-    """Halves the parts of most rows until there are `count`; what fitted the budget still does."""
+    """Halves the parts with the most rows until there are `count`; they stay within the budget."""
     parts = [sorted(rows) for rows in parts]
     while len(parts) < count:
         longest = max(parts, key=len)

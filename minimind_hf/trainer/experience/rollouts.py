@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's side of a rollout engine: when it gets weights, and what it must not return."""
+"""The trainer's side of a rollout engine: when it gets weights, and which results are refused."""
 
 from collections.abc import Sequence
 
@@ -12,18 +12,18 @@ from .experience import Experience
 
 
 class Rollouts:
-    """Completions of the policy.
+    """Samples completions from the policy.
 
     Args:
-        engine ([`RolloutEngine`]): Who draws them.
+        engine ([`RolloutEngine`]): The engine that samples.
         args ([`RLConfig`]): Settings.
-        vocab_size (`int`): Ids that the policy embeds.
-        eos_token_ids (`tuple[int, ...]`): What ends a completion.
-        context (`int`, *optional*): Tokens of prompt and completion that the policy can take.
+        vocab_size (`int`): Number of ids that the policy embeds.
+        eos_token_ids (`tuple[int, ...]`): Ids that end a completion.
+        context (`int`, *optional*): Maximum number of tokens of prompt and completion together.
 
     Raises:
         TypeError: If the engine lacks a method.
-        ValueError: If `sync_every` cannot apply to it.
+        ValueError: If `sync_every` does not apply to the engine.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class Rollouts:
             check(policy, self._args.max_prompt_length, self._args.max_completion_length)
 
     def begin_training_rollout(self) -> None:
-        """The next completions are trained on: every `sync_every`-th time, they come from the newest weights."""
+        """Announces a training rollout. Every `sync_every`-th one uses the newest weights."""
         self._weights_are_due |= self._until_sync == 0
         self._until_sync = (self._until_sync or self._args.sync_every) - 1
 
     def begin_evaluation(self) -> None:
-        """The next completions come from the newest weights, and those after them from the same."""
+        """Announces an evaluation. It uses the newest weights, and so do the rollouts after it until the next sync."""
         self._weights_are_due = True
 
     def draw(self, policy: PreTrainedModel, experience: Experience) -> list[Rollout]:
         """Returns the completions of an experience, prompt-major; every process calls it.
 
         Raises:
-            ValueError: If prompts and completions exceed the model's context, or the engine returned what cannot be
-                trained on.
-            NotFiniteError: If no engine could, since the policy's weights are not finite.
+            ValueError: If prompts and completions exceed the model's context, or the engine returned completions that
+                cannot be trained on.
+            NotFiniteError: If the policy's weights are not finite, so that no engine could sample.
         """
         self._check_context(experience.prompt_ids)
         try:
@@ -93,12 +93,12 @@ class Rollouts:
             raise ValueError(
                 f"A prompt of {longest} tokens and a completion of up to {completion} (max_completion_length) do not "
                 f"fit into the model's context of {self._context} tokens (max_position_embeddings). Set "
-                f"max_prompt_length to at most {self._context - completion}; what is longer is cut on the left or "
+                f"max_prompt_length to at most {self._context - completion}; longer prompts are cut on the left or "
                 "dropped (overlong_prompts)."
             )
 
     def _check_lengths(self, prompt_ids: Sequence[list[int]], rollouts: list[Rollout], num_generations: int) -> None:
-        """Refuses completions that answers of tools have made longer than the model's context."""
+        """Refuses completions that tool responses have made longer than the model's context."""
         for index, rollout in enumerate(rollouts):
             prompt, completion = len(prompt_ids[index // num_generations]), len(rollout.completion_ids)
             if self._context is not None and prompt + completion > self._context:

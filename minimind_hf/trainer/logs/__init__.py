@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run tells people while it goes: progress, completions, health, trackers, and the files of its folder.
+"""Output of a run for people: progress, completions, health, trackers, and the files of its output folder.
 
-It may import what is below in the trainer, and `reports` and `health`, which know no trainer. Something that is
-written or shown during a run belongs here; what is read afterwards belongs into `reports`.
+This package may import everything below it in the trainer, and `reports` and `health`, which do not depend on a
+trainer. Code that writes or shows something during a run belongs here; code that reads it afterwards belongs in
+`reports`.
 """

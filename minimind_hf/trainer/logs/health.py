@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health check as a callback: it reports what the monitor finds in the logs of a run."""
+"""The health check as a callback: it reports the findings of the monitor in the logs of a run."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,13 +18,13 @@ logger = logging.get_logger(__name__)
 
 
 class HealthCallback(TrainerCallback):
-    """Reports on the main process what the monitor finds.
+    """Reports the findings of the monitor, in the main process.
 
     Args:
-        folder (`str` or `Path`): The run's folder.
+        folder (`str` or `Path`): Output folder of the run.
 
     Attributes:
-        messages (`list[HealthMessage]`): All of this run, those before a resume too.
+        messages (`list[HealthMessage]`): All messages of this run, including those before a resume.
     """
 
     def __init__(self, folder: str | Path):
@@ -33,7 +33,7 @@ class HealthCallback(TrainerCallback):
         self._monitor = HealthMonitor()
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Goes on where the logs end: what comes after the checkpoint of a resume has not happened."""
+        """Continues where the logs end. Messages after the checkpoint of a resume are dropped."""
         self._monitor = HealthMonitor()
         for log in state.log_history:
             if _is_of_training(log):
@@ -49,18 +49,18 @@ class HealthCallback(TrainerCallback):
                 self.report(message, state.is_world_process_zero)
 
     def report(self, message: HealthMessage, is_main_process: bool) -> None:
-        """Keeps, writes and prints a message."""
+        """Stores, writes and prints a message."""
         if is_main_process:
             self.messages.append(message)
             self._write()
             logger.warning("%s", message)
 
     def stop(self, found: str, state: TrainerState) -> None:
-        """Reports what is not finite, and ends the run.
+        """Reports a value that is not finite, and ends the run.
 
         Args:
-            found (`str`): What and where.
-            state (`TrainerState`): Before the update.
+            found (`str`): Description of the value and its place.
+            state (`TrainerState`): State before the update.
 
         Raises:
             NotFiniteError: In every process.
@@ -71,7 +71,7 @@ class HealthCallback(TrainerCallback):
         raise NotFiniteError(str(message))
 
     def _write(self) -> None:
-        if self.messages or self.path.exists():  # the report reads the whole text
+        if self.messages or self.path.exists():  # the report reads the full text
             write_lines(self.path, [{**asdict(message), "message": message.text} for message in self.messages])
 
 
@@ -80,7 +80,7 @@ def _is_of_training(log: Mapping[str, float]) -> bool:
 
 
 def _what_remains(output_dir: Path) -> str:
-    """Says from where a stopped run can be resumed."""
+    """Describes where a stopped run can be resumed."""
     checkpoint = get_last_checkpoint(str(output_dir))
     if checkpoint is None:
         return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves for people to read: completions, samples, trackers, run.json and the record of its end.
+"""The files that a run writes for people: completions, samples, trackers, run.json and the record of its end.
 
-docs/troubleshooting.md and the report are made from these files; `reports/record.py` lists and reads them.
+The report is made from these files; `reports/record.py` lists and reads them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +24,15 @@ logger = logging.get_logger(__name__)
 
 
 class RunLog(TrainerCallback):
-    """Keeps the files of one run; every process has one, and the main process writes.
+    """Writes the files of one run. Every process has an instance; only the main process writes.
 
     Args:
         args ([`RLConfig`]): Settings.
-        accelerator: Joins the processes.
-        signal_names (`list[str]`): Of the reward functions.
-        tokenizer: For debug prints.
-        callbacks (`Sequence[TrainerCallback]`): Of the trainer, those of trackers among them.
-        describe (`Callable[[], dict]`): Algorithm and settings of the run, for run.json.
+        accelerator: Connects the processes.
+        signal_names (`list[str]`): Names of the reward functions.
+        tokenizer: Decodes prompts for debug output.
+        callbacks (`Sequence[TrainerCallback]`): The trainer's callbacks, including those of trackers.
+        describe (`Callable[[], dict]`): Returns algorithm and settings of the run, for run.json.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class RunLog(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if not args.health and state.global_step == 0:
-            (self._folder / HEALTH_FILE).unlink(missing_ok=True)  # of an earlier run in this folder
+            (self._folder / HEALTH_FILE).unlink(missing_ok=True)  # from an earlier run in this folder
         write_json(self._folder / RUN_FILE, self._describe())
 
     def add(self, experience: Experience) -> None:
-        """Takes a rollout that is about to be trained on."""
+        """Records a rollout that is about to be trained on."""
         if self._args.log_completions:
             self._completions.add(experience)
         if not self._accelerator.is_main_process:
             return
-        step = experience.step + 1  # the first one that trains on it, as logs count
+        step = experience.step + 1  # the first step that trains on it, counted as in logs
         self.samples.add(experience, step)
         if self._args.debug_mode and experience.step >= self._next_debug_step:
             interval = self._args.debug_interval
@@ -83,7 +83,7 @@ class RunLog(TrainerCallback):
 
     @contextmanager
     def recording(self, state_of_run: Callable[[], TrainerState]) -> Iterator[None]:
-        """Writes what a report is made of when the run inside ends, also by an error once something was logged."""
+        """Writes the files of the report when the run in the context ends, even with an error."""
         try:
             yield
         except BaseException as error:
@@ -98,7 +98,7 @@ class RunLog(TrainerCallback):
                 state.save_to_json(str(path))
 
     def _end_after(self, error: BaseException, state: TrainerState) -> None:
-        """The same for a run that an error has ended, which is what the user needs to hear of."""
+        """As `_end`, after an error: a second error is only logged, so that the user sees the first one."""
         try:
             self._end(state)
         except Exception as second:

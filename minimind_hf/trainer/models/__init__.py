@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that a run holds: policy, reference, critic, their adapters, and the optimizer over them.
+"""The models of a run: policy, reference, critic, their adapters, and the optimizer.
 
-It may import `settings` and `distributed`. How a model is loaded, wrapped or checked belongs here; what is computed
-with it belongs into `forward`, how it is saved into `checkpoints`.
+This package may import `settings` and `distributed`. Loading, wrapping and checking a model belong here; computing
+with it belongs in `forward`, saving it in `checkpoints`.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen policy of the start, which the KL penalty measures against; and one that follows the policy.
+"""The reference of the KL penalty: the frozen initial policy, or a model that follows the policy.
 
-A reference that follows ([TR-DPO](https://arxiv.org/abs/2404.09656)) is part of every checkpoint. Where weights are in
-parts, they are mixed, saved and loaded parameter by parameter, so that no second model is ever whole in one process.
+A reference that follows the policy ([TR-DPO](https://arxiv.org/abs/2404.09656)) is part of every checkpoint. Sharded
+weights are mixed, saved and loaded parameter by parameter, so that no process ever holds a second whole model.
 """
 
 import copy
@@ -28,10 +28,10 @@ REFERENCE_FILE = "reference.pt"
 
 
 class Reference:
-    """The frozen policy of the start, which the KL penalty measures against.
+    """The frozen initial policy, the reference of the KL penalty.
 
-    With peft nothing is copied but adapters: the base with adapters off is the reference of fresh ones, a frozen copy
-    of the adapters that of ones which were trained before or change the model from the start.
+    With peft, only adapters are copied. For fresh adapters, the reference is the base with adapters off. For adapters
+    that were trained before, or that change the model from the start, it is a frozen copy of the adapters.
     """
 
     def __init__(self, policy: PreTrainedModel, fresh_adapters: bool):
@@ -45,11 +45,11 @@ class Reference:
 
     @property
     def model(self) -> PreTrainedModel | None:
-        """The copy; there is none with adapters."""
+        """The copied model; `None` with adapters."""
         return self._model
 
     def prepare(self, accelerator: Accelerator) -> None:
-        """Places the copy on the device, sharded where the policy is."""
+        """Places the copy on the device, and shards it if the policy is sharded."""
         if self._model is None:
             return
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
@@ -61,7 +61,7 @@ class Reference:
 
     @contextmanager
     def scoring(self, policy: nn.Module, accelerator: Accelerator) -> Iterator[nn.Module]:
-        """Yields the model to score with; `policy` is the wrapped policy."""
+        """Yields the model for the reference log-probabilities; `policy` is the wrapped policy."""
         if self._model is not None:
             yield self._model
             return
@@ -90,24 +90,24 @@ def _add_reference_adapter(policy: PreTrainedModel) -> str:
 
 
 def check_can_sync(reference: Reference) -> None:
-    """Refuses what has no reference weights that could be moved.
+    """Refuses a reference without weights of its own, which could not follow the policy.
 
     Raises:
-        ValueError: With peft.
+        ValueError: If the policy has adapters.
     """
     if reference.model is None:
         raise ValueError(
-            "sync_ref_model=True with adapters: the reference is the base model without them, there are no weights of "
-            "its own that could follow the policy. Set sync_ref_model=False, or train all weights."
+            "sync_ref_model=True with adapters: the reference is the base model without them, so it has no separate "
+            "weights that could follow the policy. Set sync_ref_model=False, or train all weights."
         )
 
 
 class ReferenceSync(SyncRefModelCallback):
-    """trl's callback, with a reference that is part of every checkpoint that training can go on from.
+    """trl's callback, with a reference that is part of every checkpoint that can be resumed.
 
     Args:
-        reference (`nn.Module`): As it is wrapped for scoring.
-        accelerator: Of the trainer.
+        reference (`nn.Module`): The wrapped reference.
+        accelerator: The trainer's.
     """
 
     def __init__(self, reference: nn.Module, accelerator: Accelerator):
@@ -116,7 +116,7 @@ class ReferenceSync(SyncRefModelCallback):
     @staticmethod
     @torch.no_grad()
     def sync_target_model(model: nn.Module, target_model: nn.Module, alpha: float) -> None:
-        """Every process calls it."""
+        """Moves the reference towards the policy; every process calls it."""
         for each in (model, target_model):
             reshard(each)
         for kept, new in zip(target_model.parameters(), model.parameters(), strict=True):
@@ -125,11 +125,11 @@ class ReferenceSync(SyncRefModelCallback):
 
     @torch.no_grad()
     def save(self, checkpoint: str, writes: bool) -> None:
-        """Puts the whole reference into a checkpoint that is being made; every process calls it.
+        """Saves the whole reference to a checkpoint that is being written; every process calls it.
 
         Args:
-            checkpoint (`str`): Its folder.
-            writes (`bool`): Whether this process does.
+            checkpoint (`str`): Folder of the checkpoint.
+            writes (`bool`): Whether this process writes.
         """
         reshard(self.ref_model)
         weights = {}
@@ -143,19 +143,19 @@ class ReferenceSync(SyncRefModelCallback):
 
     @torch.no_grad()
     def load(self, checkpoint: str) -> None:
-        """Takes the reference of a checkpoint, however many processes wrote it; every process calls it.
+        """Loads the reference of a checkpoint from any number of processes; every process calls it.
 
         Raises:
-            FileNotFoundError: If it holds none.
-            ValueError: If it is one of another model.
+            FileNotFoundError: If the checkpoint has no reference.
+            ValueError: If the reference belongs to another model.
         """
         weights = _read(Path(checkpoint) / REFERENCE_FILE)
         reshard(self.ref_model)
         for name, parameter in self._reference.named_parameters():
             if name not in weights:
                 raise ValueError(
-                    f"{Path(checkpoint) / REFERENCE_FILE} has no weights {name!r}, so it is the reference of another "
-                    "model. Resume from a checkpoint of this one."
+                    f"{Path(checkpoint) / REFERENCE_FILE} has no weights {name!r}, so it belongs to another model. "
+                    "Resume from a checkpoint of this model."
                 )
             with whole_parameter(parameter, changed=True):
                 parameter.data.copy_(_laid_out_like(parameter, weights[name]))
@@ -168,7 +168,7 @@ class ReferenceSync(SyncRefModelCallback):
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is missing, so the reference that follows the policy is not known. The checkpoint was "
+            f"{path} is missing, so the reference that follows the policy cannot be restored. The checkpoint was "
             "written without sync_ref_model; resume without it too, or start from this folder as a model."
         )
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
