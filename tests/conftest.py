@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import QUIET, ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import GRPO, share_of_a, tiny_trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
@@ -56,19 +56,7 @@ def tiny_minimind() -> Callable[..., MiniMindForCausalLM]:
 @pytest.fixture
 def make_config(tmp_path):
     def make(**changes) -> GRPOConfig:
-        settings = {
-            "output_dir": str(tmp_path / "run"),
-            **QUIET,
-            "max_steps": 2,
-            "optim": "sgd",
-            "learning_rate": 0.5,
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 0.0,
-            "num_generations": 4,
-            "per_device_train_batch_size": 8,
-            "max_completion_length": 8,
-        }
-        return GRPOConfig(**settings | changes)
+        return GRPOConfig(**{"output_dir": str(tmp_path / "run"), **GRPO, **changes})
 
     return make
 
@@ -76,16 +64,9 @@ def make_config(tmp_path):
 @pytest.fixture
 def make_trainer(make_config):
     def make(
-        model=None, reward=share_of_a, prompts=None, scripted=True, config=None, engine=None, **changes
+        model=None, reward=share_of_a, prompts=12, scripted=True, config=None, engine=None, **changes
     ) -> GRPOTrainer:
-        config = config or make_config(**changes)
-        return GRPOTrainer(
-            make_policy() if model is None else model,
-            reward,
-            config,
-            train_dataset=make_prompts(12) if prompts is None else prompts,
-            processing_class=make_tokenizer(),
-            rollout_engine=engine or (ScriptedEngine(config.temperature) if scripted else None),
-        )
+        engine = engine or ("scripted" if scripted else None)
+        return tiny_trainer(config or make_config(**changes), model, reward, prompts, engine)
 
     return make

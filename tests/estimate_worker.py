@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from peft import LoraConfig
-from tiny import make_tokenizer, share_of_a
+from tiny import QUIET, tiny_trainer
 
-from minimind_hf import GRPOConfig, GRPOTrainer, MiniMindConfig, MiniMindForCausalLM, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, MiniMindConfig, MiniMindForCausalLM, PPOConfig
 
 MODEL = {"vocab_size": 6400, "hidden_size": 512, "num_hidden_layers": 8}
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2}
@@ -27,27 +27,21 @@ def memory(name: str) -> int:
 
 def main(folder: str, settings: dict) -> None:
     rank = settings.pop("lora_r", None)
-    trainer_class, config_class = {"grpo": (GRPOTrainer, GRPOConfig), "ppo": (PPOTrainer, PPOConfig)}[
-        settings.pop("algorithm")
-    ]
+    config_class = {"grpo": GRPOConfig, "ppo": PPOConfig}[settings.pop("algorithm")]
     config = config_class(
         output_dir=folder,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
+        **QUIET,
         max_steps=2,
         max_completion_length=COMPLETION,
         **settings,
     )
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = memory("VmRSS")
-    trainer = trainer_class(
-        MiniMindForCausalLM(MiniMindConfig(**MODEL, **HEADS)),
-        share_of_a,
+    trainer = tiny_trainer(
         config,
-        train_dataset=[{"prompt": chr(97 + number) * PROMPT} for number in range(16)],
-        processing_class=make_tokenizer(),
+        MiniMindForCausalLM(MiniMindConfig(**MODEL, **HEADS)),
+        prompts=[{"prompt": chr(97 + number) * PROMPT} for number in range(16)],
+        engine=None,
         peft_config=rank and LoraConfig(r=rank, target_modules="all-linear"),
     )
     trainer.train()

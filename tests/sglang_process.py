@@ -4,9 +4,6 @@ command that serves a folder on a port (`CMD MODEL_DIR PORT`). Starting one take
 
 import os
 import shlex
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tiny import QUIET, make_policy, make_prompts, make_tokenizer, share_of_a
+from launching import Running, environment, free_port
+from tiny import GRPO, make_policy, make_tokenizer, share_of_a, tiny_trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models.convert import convert
@@ -30,22 +28,16 @@ class ServerProcess:
     """A server that can be killed and started again."""
 
     def __init__(self, command: list[str], folder: Path, log: Path):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.command, self.log = [*command, str(folder), str(self.port)], log
-        self.process = None
+        self.running: Running | None = None
 
     def start(self) -> None:
-        environment = dict(os.environ)
-        environment.pop("PYTHONPATH", None)  # the server has an environment of its own
-        if str(DOUBLE) in self.command:
-            environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE.parent), str(DOUBLE.parents[1])])
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+        variables = environment()
+        if str(DOUBLE) not in self.command:
+            del variables["PYTHONPATH"]  # the real server has an environment of its own
+        self.running = Running(self.command, variables, log=self.log)
 
     def wait(self) -> None:
         """Returns once it is up.
@@ -54,7 +46,7 @@ class ServerProcess:
             RuntimeError: If it ends before, or is not up in time, with the end of its log.
         """
         deadline = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < deadline and self.process.poll() is None:
+        while time.monotonic() < deadline and self.is_running:
             try:
                 if httpx.get(f"{self.url}/health", timeout=30, trust_env=False).status_code == 200:
                     return
@@ -63,13 +55,12 @@ class ServerProcess:
         raise RuntimeError(f"{self.command} did not come up:\n{self.log.read_text()[-3000:]}")
 
     def kill(self) -> None:
-        if self.is_running:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        if self.running is not None:
+            self.running.kill()
 
     @property
     def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.running is not None and self.running.is_running
 
 
 class SharedServers:
@@ -122,24 +113,7 @@ def make_server_trainer(
     folder: Path, model=None, reward: Callable = share_of_a, engine: object = None, **changes
 ) -> GRPOTrainer:
     """A run of three steps, of 8 completions each, with completions from servers or an engine object."""
-    settings = {
-        "output_dir": str(folder),
-        **QUIET,
-        "max_steps": 3,
-        "optim": "sgd",
-        "learning_rate": 0.5,
-        "lr_scheduler_type": "constant",
-        "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "max_completion_length": 12,
-    }
+    settings = {"output_dir": str(folder), **GRPO, "max_steps": 3, "max_completion_length": 12, "max_grad_norm": 1.0}
     if engine is None:
         settings |= {"rollout_engine": "sglang", "server_timeout": START_TIMEOUT}
-    return GRPOTrainer(
-        make_policy() if model is None else model,
-        reward,
-        GRPOConfig(**settings | changes),
-        train_dataset=make_prompts(12),
-        processing_class=make_tokenizer(),
-        rollout_engine=engine,
-    )
+    return tiny_trainer(GRPOConfig(**settings | changes), model, reward, engine=engine)

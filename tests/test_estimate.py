@@ -2,12 +2,9 @@
 """What the calculator adds up, and what it says of runs whose memory was measured."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from launching import launch
 from naming import assert_names, raises_naming
 from peft import IA3Config, LoraConfig
 
@@ -15,7 +12,6 @@ from minimind_hf import GRPOConfig, MiniMindConfig, PPOConfig
 from minimind_hf.cli import main
 from minimind_hf.estimate import Setting, adapter_parameters, estimate, shape_of
 
-HERE = Path(__file__).parent
 CONFIG = MiniMindConfig(
     vocab_size=6400, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2
 )
@@ -51,11 +47,7 @@ def estimated(tmp_path, capsys, **flags) -> float:
 @pytest.mark.parametrize("name", RUNS)
 def test_within_15_percent_of_a_run(name, tmp_path, capsys):
     run = {"algorithm": name.split()[0], **RUNS[name]}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
-    command = [sys.executable, str(HERE / "estimate_worker.py"), str(tmp_path / "run"), json.dumps(run)]
-    done = subprocess.run(command, env=environment, timeout=280, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = launch("estimate_worker.py", tmp_path / "run", json.dumps(run))
     measured = json.loads(done.stdout.splitlines()[-1])
     found = estimated(tmp_path, capsys, **run, max_prompt_length=12, max_completion_length=96, processes=1)
     assert found == pytest.approx(measured, rel=0.15)

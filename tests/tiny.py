@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small things that tests of several packages need, made on the spot: tokenizer, policies, prompts, rewards."""
+"""Small things that tests of several packages need, made on the spot: tokenizer, policies, prompts, rewards, and the
+settings and trainers of tiny runs."""
 
 import random
 
@@ -7,14 +8,27 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from minimind_hf import MiniMindConfig, MiniMindForCausalLM, Rollout, RolloutEngine
+from minimind_hf import (
+    GRPOConfig,
+    GRPOTrainer,
+    MiniMindConfig,
+    MiniMindForCausalLM,
+    PPOConfig,
+    PPOTrainer,
+    Rollout,
+    RolloutEngine,
+)
 from minimind_hf.forward.logprobs import completion_scores
 from minimind_hf.trainer.experience.experience import Experience
 from minimind_hf.trainer.metrics import Metrics
 
 SPECIALS = ("<pad>", "<|im_start|>", "<|im_end|>")
 PAD, BOS, EOS = range(3)
-QUIET = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}  # of a config
+QUIET = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+SIZES = {"max_steps": 2, "per_device_train_batch_size": 8, "max_completion_length": 8}
+SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}  # nothing but it
+GRPO = {**QUIET, **SIZES, **SGD, "num_generations": 4}
+PPO = {**QUIET, **SIZES, **SGD, "critic_learning_rate": 0.1, "mini_batch_size": 8}
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
@@ -125,6 +139,32 @@ def collected(trainer, count: int = 3, seed: int = 1, prompts: list[dict] | None
     trainer.score(experience)
     trainer.add_advantages(experience)
     return experience
+
+
+def tiny_trainer(
+    config: GRPOConfig | PPOConfig, model=None, reward=share_of_a, prompts=12, engine="scripted", **arguments
+) -> GRPOTrainer | PPOTrainer:
+    """The trainer that a config is of.
+
+    Args:
+        config: Decides the algorithm.
+        model (*optional*): What to train; unset, a random MiniMind.
+        reward: One or more reward functions.
+        prompts: Rows, or how many to make.
+        engine: An engine, `None` for the config's own, or `"scripted"`, so that runs of different shapes train on the
+            same tokens.
+        arguments: Further ones of the trainer.
+    """
+    trainer_class = PPOTrainer if isinstance(config, PPOConfig) else GRPOTrainer
+    return trainer_class(
+        make_policy() if model is None else model,
+        reward,
+        config,
+        train_dataset=make_prompts(prompts) if isinstance(prompts, int) else prompts,
+        processing_class=make_tokenizer(),
+        rollout_engine=ScriptedEngine(config.temperature) if engine == "scripted" else engine,
+        **arguments,
+    )
 
 
 def skip_deepspeed_shared_memory() -> None:

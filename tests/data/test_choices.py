@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choices of a prompt depend on (seed, epoch, index) and on nothing else."""
 
-import subprocess
 import sys
 
 import pytest
+from launching import Running
 
 from minimind_hf.data.choices import DEFAULT_SYSTEM_PROMPTS, PromptChoices, prompt_choices
 
@@ -36,13 +36,8 @@ def test_no_key_is_confused_with_another():
 @pytest.mark.parametrize("salt", ["0", "1"])
 def test_another_process_with_another_hash_salt_draws_the_same(salt):
     code = "from minimind_hf.data.choices import prompt_choices; print(*map(repr, prompt_choices(7, 2, 31)))"
-    output = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONHASHSEED": salt, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    environment = {"PYTHONHASHSEED": salt, "PYTHONPATH": ":".join(sys.path)}
+    output = Running([sys.executable, "-c", code], environment).finish().stdout
     assert tuple(map(float, output.split())) == prompt_choices(7, 2, 31)
 
 

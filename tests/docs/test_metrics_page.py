@@ -6,26 +6,15 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, SIZES, make_policy, make_prompts, make_tokenizer, share_of_a, tiny_trainer
 
-from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, PPOConfig
 from minimind_hf.evaluation import EvalSettings, answer_prompts
 from minimind_hf.rewards import RewardScorer
 from minimind_hf.trainer.logs.reward_notes import OWN_NAMES, is_own_metric
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "max_steps": 2,
-    "per_device_train_batch_size": 8,
-    "per_device_eval_batch_size": 8,
-    "max_completion_length": 8,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-}
+SETTINGS = {**QUIET, **SIZES, "per_device_eval_batch_size": 8, "eval_strategy": "steps", "eval_steps": 2}
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +29,23 @@ def is_defined(name: str, patterns: list[re.Pattern]) -> bool:
     return any(pattern.fullmatch(form) for pattern in patterns for form in (name, name.removeprefix("eval_")))
 
 
-def train(trainer_class, config_class, folder, model, **changes) -> set[str]:
+def train(config_class, folder, model, **changes) -> set[str]:
     config = config_class(output_dir=str(folder), **SETTINGS | changes)
-    trainer = trainer_class(
-        model,
-        [share_of_a, "length"],
-        config,
-        train_dataset=make_prompts(12),
-        eval_dataset=make_prompts(2, seed=1),
-        processing_class=make_tokenizer(),
-        rollout_engine=ScriptedEngine(config.temperature),
-    )
+    trainer = tiny_trainer(config, model, [share_of_a, "length"], eval_dataset=make_prompts(2, seed=1))
     trainer.train()
     return {name for log in trainer.state.log_history for name in log}
 
 
 def test_grpo(tmp_path, patterns):
     changes = {"num_generations": 4, "rollout_correction": "truncate", "num_iterations": 2, "entropy_coef": 0.01}
-    logged = train(GRPOTrainer, GRPOConfig, tmp_path, make_policy(use_moe=True), **changes)
+    logged = train(GRPOConfig, tmp_path, make_policy(use_moe=True), **changes)
     assert {"kl_ref", "aux_loss", "eval_reward", "seconds/correction", "sampling/k3"} <= logged
     assert "sampling/importance_sampling_ratio/mean" in logged  # as with any engine but our own, SGLang's too
     assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
 
 
 def test_ppo(tmp_path, patterns):
-    logged = train(PPOTrainer, PPOConfig, tmp_path, make_policy())
+    logged = train(PPOConfig, tmp_path, make_policy())
     assert {"explained_variance", "critic_loss", "seconds/values"} <= logged
     assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 import trl
 from datasets import Dataset
-from tiny import make_policy, make_prompts, make_tokenizer
+from tiny import QUIET, make_policy, make_prompts, make_tokenizer
 from torch.nn.functional import log_softmax
 from transformers import Trainer, TrainingArguments
 
-SETTINGS = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "max_steps": 1}
+SETTINGS = {**QUIET, "max_steps": 1}
 
 
 @pytest.mark.parametrize("use_moe", [False, True], ids=["dense", "moe"])

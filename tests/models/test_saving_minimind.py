@@ -3,11 +3,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from launching import Running
 from reference_minimind import rms_norm
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -187,14 +187,7 @@ def test_fresh_interpreter_loads_both_folders_without_the_package(saved, tmp_pat
     elsewhere.mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", FRESH_INTERPRETER, json.dumps(request)],
-        cwd=elsewhere,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
+    run = Running([sys.executable, "-c", FRESH_INTERPRETER, json.dumps(request)], environment, elsewhere).finish()
     answer = json.loads(run.stdout.splitlines()[-1])
     expected = model(IDS).logits
     for logits in answer.values():

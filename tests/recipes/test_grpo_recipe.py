@@ -2,11 +2,9 @@
 """The recipe from end to end, in short: as a command on the embedded task, and on a model and prompts of one's own."""
 
 import json
-import os
-import subprocess
-import sys
 
 import grpo
+from launching import launch
 from tiny import make_llama, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
@@ -20,10 +18,8 @@ def last_line(output: str) -> dict:
 
 def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     flags = ["--output_dir", str(tmp_path / "out"), "--seed", "1", "--sft_steps", "5"]
-    command = [sys.executable, str(recipes_dir / "grpo.py"), *SMALL, *flags, "--per_device_train_batch_size", "16"]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    flags += ["--per_device_train_batch_size", "16"]
+    done = launch(recipes_dir / "grpo.py", *SMALL, *flags, folder=tmp_path)
     result = last_line(done.stdout)
     assert list(result) == ["algorithm", "accuracy_before", "accuracy_after", "seconds", "output_dir"]
     assert result["algorithm"] == "cispo"

@@ -2,18 +2,15 @@
 """The PPO recipe from end to end, in short."""
 
 import json
-import subprocess
-import sys
 
+from launching import launch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 
 def test_embedded_task_leaves_policy_and_critic(recipes_dir, tmp_path):
     out = tmp_path / "out"
     short = "--sft_steps 2 --max_steps 2 --per_device_train_batch_size 8 --mini_batch_size 8 --use_cpu"
-    command = [sys.executable, str(recipes_dir / "ppo.py"), *short.split(), "--output_dir", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = launch(recipes_dir / "ppo.py", *short.split(), "--output_dir", out)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["algorithm"] == "ppo" and result["output_dir"] == str(out)
     assert 0 <= result["accuracy_before"] <= 1 and 0 <= result["accuracy_after"] <= 1

@@ -5,11 +5,11 @@ import html
 import json
 import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from launching import Running
 from naming import assert_names, raises_naming
 
 from minimind_hf.cli import main
@@ -194,8 +194,7 @@ def open_in_browser(page, folder) -> list[str]:
     flags = [*FLAGS, "--enable-logging=stderr", "--window-size=1280,2400"]
     picture = folder / "page.png"
     places = [f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", page.as_uri()]
-    done = subprocess.run([BROWSER, *flags, *places], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = Running([BROWSER, *flags, *places]).finish()
     assert picture.read_bytes().startswith(b"\x89PNG")
     return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 

@@ -14,23 +14,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from forking import fork_processes, wait
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from launching import fork, wait
+from tiny import GRPO, ScriptedEngine, share_of_a, tiny_trainer
 
-from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf import GRPOConfig
 
-SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "save_strategy": "no",
-    "max_steps": 3,
-    "optim": "sgd",
-    "learning_rate": 0.1,
-    "lr_scheduler_type": "constant",
-    "num_generations": 4,
-    "max_completion_length": 8,
-}
+SETTINGS = {**GRPO, "max_steps": 3, "learning_rate": 0.1, "max_grad_norm": 1.0}
 
 
 def raising_reward(completion_ids, trainer_state, **kwargs):
@@ -86,15 +75,9 @@ FAULTS = {
 def train(folder: Path, fault: str, rank: int, per_device: int = 4, **changes):
     engine, reward = FAULTS[fault]
     resume = changes.pop("resume", None)
-    config = GRPOConfig(output_dir=str(folder), per_device_train_batch_size=per_device, **SETTINGS | changes)
-    trainer = GRPOTrainer(
-        make_policy(),
-        reward,
-        config,
-        train_dataset=make_prompts(24),
-        processing_class=make_tokenizer(),
-        rollout_engine=engine(config.temperature),
-    )
+    batch = {"per_device_train_batch_size": per_device}
+    config = GRPOConfig(output_dir=str(folder), **SETTINGS | batch | changes)
+    trainer = tiny_trainer(config, reward=reward, prompts=24, engine=engine(config.temperature))
     trainer.train(resume_from_checkpoint=resume)
     if rank == 0:
         torch.save(trainer.model.state_dict(), folder / "finished.pt")
@@ -104,7 +87,7 @@ def train(folder: Path, fault: str, rank: int, per_device: int = 4, **changes):
 def with_fault(folder: Path, fault: str) -> dict:
     folder.mkdir()
     start = time.monotonic()
-    children = fork_processes(partial(train, folder, fault), 2, errors=folder)
+    children = fork(partial(train, folder, fault), 2, errors=folder)
     statuses = wait(children, timeout=120)
     return {
         "seconds": time.monotonic() - start,
@@ -123,7 +106,7 @@ def other_number_of_processes(folder: Path, steps_per_generation: int) -> float:
     ):
         (folder / name).mkdir(parents=True)
         work = partial(train, folder / name, "none", per_device=per_device, **common | changes)
-        statuses = wait(fork_processes(work, processes, errors=folder / name))
+        statuses = wait(fork(work, processes, errors=folder / name))
         if any(statuses.values()):
             raise RuntimeError(f"{name}: {statuses} {(folder / name / '0.txt').read_text()[-3000:]}")
     alone, resumed = (torch.load(folder / name / "finished.pt") for name in ("alone", "resumed"))

@@ -8,24 +8,20 @@ from pathlib import Path
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, SIZES, make_policy, make_tokenizer, tiny_trainer
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, PPOConfig
 
 SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "max_steps": 2,
+    **QUIET,
+    **SIZES,
     "save_strategy": "steps",
     "save_steps": 1,
     "learning_rate": 1e-2,
-    "max_completion_length": 8,
-    "per_device_train_batch_size": 8,
     "push_to_hub": True,
 }
-GRPO, PPO = (GRPOTrainer, GRPOConfig, {"num_generations": 4}), (PPOTrainer, PPOConfig, {"mini_batch_size": 8})
+GRPO, PPO = (GRPOConfig, {"num_generations": 4}), (PPOConfig, {"mini_batch_size": 8})
 RUNS = {
     "grpo": (*GRPO, {"hub_strategy": "end"}, None),
     "grpo-lora": (*GRPO, {"hub_strategy": "every_save"}, LoraConfig(r=2, target_modules="all-linear")),
@@ -35,19 +31,11 @@ RUNS = {
 
 
 def pushed(folder: Path, name: str, token: str):
-    trainer_class, config_class, own, hub, adapters = RUNS[name]
+    config_class, own, hub, adapters = RUNS[name]
     config = config_class(
         output_dir=str(folder / name), hub_model_id=f"tester/{name}", hub_token=token, **SETTINGS | own | hub
     )
-    trainer = trainer_class(
-        "tester/base",
-        share_of_a,
-        config,
-        train_dataset=make_prompts(24),
-        processing_class=make_tokenizer(),
-        peft_config=adapters,
-        rollout_engine=ScriptedEngine(config.temperature),
-    )
+    trainer = tiny_trainer(config, "tester/base", prompts=24, peft_config=adapters)
     trainer.train()
     trainer.push_to_hub(dataset_name="tester/prompts")
     return trainer

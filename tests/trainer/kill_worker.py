@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from forking import fork_processes, kill, wait
+from launching import fork, kill, wait
 from safetensors.torch import load_file
-from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, make_policy, make_prompts, make_tokenizer, share_of_a
 from transformers.trainer_utils import get_last_checkpoint
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, TorchEngine
@@ -27,9 +27,7 @@ from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, TorchEng
 PHASES = ("rollout", "scoring", "update", "save")
 COUNTS = mmap.mmap(-1, 4 * len(PHASES))
 SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "disable_tqdm": True,
+    **QUIET,
     "logging_steps": 4,
     "learning_rate": 1e-2,
     "max_steps": 14,
@@ -97,7 +95,7 @@ def life(folder: Path, algorithm: str, rank: int) -> None:
 def start_life(folder: Path, algorithm: str, processes: int) -> list[int]:
     for phase in PHASES:
         struct.pack_into("i", COUNTS, 4 * PHASES.index(phase), 0)
-    return fork_processes(partial(life, folder, algorithm), processes)
+    return fork(partial(life, folder, algorithm), processes)
 
 
 def live(folder: Path, algorithm: str, processes: int, phase: str | None, rng: random.Random) -> bool:

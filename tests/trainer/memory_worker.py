@@ -7,21 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, SIZES, tiny_trainer
 from transformers import TrainerCallback
 
-from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, PPOConfig
 
-SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "max_steps": 200,
-    "max_completion_length": 8,
-    "per_device_train_batch_size": 8,
-    "learning_rate": 1e-5,
-}
+SETTINGS = {**QUIET, **SIZES, "max_steps": 200, "learning_rate": 1e-5}
 
 
 class Meter(TrainerCallback):
@@ -38,18 +29,12 @@ class Meter(TrainerCallback):
 
 
 def main(algorithm: str, folder: Path) -> None:
-    classes = {"grpo": (GRPOTrainer, GRPOConfig), "ppo": (PPOTrainer, PPOConfig)}
-    trainer_class, config_class = classes[algorithm]
-    own = {"num_generations": 4} if algorithm == "grpo" else {"mini_batch_size": 4}
+    config_class, own = {"grpo": (GRPOConfig, {"num_generations": 4}), "ppo": (PPOConfig, {"mini_batch_size": 4})}[
+        algorithm
+    ]
     meter = Meter()
-    trainer_class(
-        make_policy(),
-        share_of_a,
-        config_class(output_dir=str(folder), **SETTINGS | own),
-        train_dataset=make_prompts(64),
-        processing_class=make_tokenizer(),
-        callbacks=[meter],
-    ).train()
+    config = config_class(output_dir=str(folder), **SETTINGS | own)
+    tiny_trainer(config, prompts=64, engine=None, callbacks=[meter]).train()
     print(json.dumps(meter.held), flush=True)
 
 

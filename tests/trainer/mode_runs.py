@@ -7,25 +7,14 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, SGD, SIZES, ScriptedEngine, make_policy, make_prompts, tiny_trainer
 from transformers import TrainerCallback
 
-from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, PPOConfig
 from minimind_hf.forward import scoring_head
 from minimind_hf.trainer.models.weights import NotFiniteError
 
-SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "max_steps": 3,
-    "optim": "sgd",
-    "learning_rate": 0.1,
-    "lr_scheduler_type": "constant",
-    "max_grad_norm": 0.05,
-    "max_completion_length": 8,
-}
+SETTINGS = {**QUIET, **SIZES, **SGD, "max_steps": 3, "learning_rate": 0.1, "max_grad_norm": 0.05}
 EVALUATED = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 4}
 GRPO = {"num_generations": 4, "beta": 0.3}
 PPO = {"critic_learning_rate": 0.05, "kl_coef": 0.3, "early_stop_kl": None, "ppo_update_iters": 2}
@@ -51,24 +40,24 @@ FOLLOWED = {
 MOE = {"use_moe": True, "num_experts_per_tok": 2}  # of two experts both weights depend on the router
 BF16 = {**EVALUATED, "bf16": True, "max_steps": 2, "gradient_checkpointing": True, "eval_steps": 1}
 RUNS = {
-    "grpo": (GRPOTrainer, GRPOConfig, {**GRPO, **EVALUATED}, False),
-    "grpo_lora": (GRPOTrainer, GRPOConfig, {**GRPO, "merge_adapters": True}, True),
-    "grpo_adapter": (GRPOTrainer, GRPOConfig, GRPO, False),
-    "grpo_parts": (GRPOTrainer, GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 24}, False),
-    "grpo_sync": (GRPOTrainer, GRPOConfig, {**GRPO, **FOLLOWED}, False),
-    "ppo": (PPOTrainer, PPOConfig, {**PPO, **EVALUATED}, False),
-    "ppo_lora": (PPOTrainer, PPOConfig, PPO, True),
-    "ppo_adam": (PPOTrainer, PPOConfig, {**PPO, **ADAM}, False),
-    "moe": (GRPOTrainer, GRPOConfig, {**GRPO, "router_aux_loss_coef": 0.0}, False),
-    "bf16": (GRPOTrainer, GRPOConfig, {**GRPO, **BF16}, False),
-    "bf16_ppo": (PPOTrainer, PPOConfig, {**PPO, **BF16}, False),
+    "grpo": (GRPOConfig, {**GRPO, **EVALUATED}, False),
+    "grpo_lora": (GRPOConfig, {**GRPO, "merge_adapters": True}, True),
+    "grpo_adapter": (GRPOConfig, GRPO, False),
+    "grpo_parts": (GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 24}, False),
+    "grpo_sync": (GRPOConfig, {**GRPO, **FOLLOWED}, False),
+    "ppo": (PPOConfig, {**PPO, **EVALUATED}, False),
+    "ppo_lora": (PPOConfig, PPO, True),
+    "ppo_adam": (PPOConfig, {**PPO, **ADAM}, False),
+    "moe": (GRPOConfig, {**GRPO, "router_aux_loss_coef": 0.0}, False),
+    "bf16": (GRPOConfig, {**GRPO, **BF16}, False),
+    "bf16_ppo": (PPOConfig, {**PPO, **BF16}, False),
 }
 # What must stop before its second update: a loss that is NaN in one process, or gradients of a loss that is none
 BROKEN = {
-    "nan_loss": (GRPOTrainer, GRPOConfig, GRPO, False),
-    "nan_gradient": (GRPOTrainer, GRPOConfig, GRPO, False),
-    "nan_gradient_bf16": (GRPOTrainer, GRPOConfig, {**GRPO, "bf16": True}, False),
-    "nan_gradient_ppo": (PPOTrainer, PPOConfig, PPO, False),
+    "nan_loss": (GRPOConfig, GRPO, False),
+    "nan_gradient": (GRPOConfig, GRPO, False),
+    "nan_gradient_bf16": (GRPOConfig, {**GRPO, "bf16": True}, False),
+    "nan_gradient_ppo": (PPOConfig, PPO, False),
 }
 EXACT = (
     "grpo",
@@ -103,23 +92,16 @@ def make_starts(folder: Path) -> None:
 def build(name: str, folder: Path, processes: int, **changes):
     """Returns the trainer of a run; its steps are of 16 completions over all processes, in two accumulated halves."""
     scoring_head.LOGITS_PER_CHUNK = 259 * 16  # so that heads are recomputed in the backward pass here too
-    trainer_class, config_class, own, lora = (RUNS | BROKEN)[name]
+    config_class, own, lora = (RUNS | BROKEN)[name]
     size = 8 // processes
     batch = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 2}
-    if trainer_class is PPOTrainer:
+    if config_class is PPOConfig:
         batch["mini_batch_size"] = size
     config = config_class(output_dir=str(folder), **SETTINGS | batch | own | changes)
     adapters = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None
-    return trainer_class(
-        str(folder.parent / STARTS[name]) if name in STARTS else make_policy(**(MOE if name == "moe" else {})),
-        share_of_a,
-        config,
-        train_dataset=make_prompts(48),
-        eval_dataset=make_prompts(5) if config.eval_strategy != "no" else None,  # no whole number of batches
-        processing_class=make_tokenizer(),
-        peft_config=adapters,
-        rollout_engine=ScriptedEngine(config.temperature),
-    )
+    start = str(folder.parent / STARTS[name]) if name in STARTS else make_policy(**(MOE if name == "moe" else {}))
+    held_out = make_prompts(5) if config.eval_strategy != "no" else None  # no whole number of batches
+    return tiny_trainer(config, start, prompts=48, eval_dataset=held_out, peft_config=adapters)
 
 
 def run(name: str, folder: Path, processes: int, checkpoint: Path | None = None, **changes):

@@ -5,25 +5,9 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import PPO, share_of_a, tiny_trainer
 
 from minimind_hf import PPOConfig, PPOTrainer
-
-SETTINGS = {
-    "use_cpu": True,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "max_steps": 2,
-    "optim": "sgd",
-    "learning_rate": 0.5,
-    "critic_learning_rate": 0.1,
-    "lr_scheduler_type": "constant",
-    "max_grad_norm": 0.0,
-    "per_device_train_batch_size": 8,
-    "mini_batch_size": 8,
-    "max_completion_length": 8,
-}
 
 
 def lora(**changes) -> LoraConfig:
@@ -36,23 +20,12 @@ def make_trainer(
     reward=share_of_a,
     engine="scripted",
     peft_config=None,
-    prompts=None,
+    prompts=24,
     eval_dataset=None,
     **changes,
 ) -> PPOTrainer:
-    config = PPOConfig(output_dir=str(folder), **SETTINGS | changes)
-    if engine == "scripted":
-        engine = ScriptedEngine(config.temperature)
-    return PPOTrainer(
-        make_policy() if model is None else model,
-        reward,
-        config,
-        train_dataset=make_prompts(24) if prompts is None else prompts,
-        eval_dataset=eval_dataset,
-        processing_class=make_tokenizer(),
-        peft_config=peft_config,
-        rollout_engine=engine,
-    )
+    config = PPOConfig(output_dir=str(folder), **PPO | changes)
+    return tiny_trainer(config, model, reward, prompts, engine, eval_dataset=eval_dataset, peft_config=peft_config)
 
 
 def copied(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 from ppo_tools import copied, make_trainer
-from tiny import QUIET, ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, ScriptedEngine, make_policy, make_prompts, share_of_a, tiny_trainer
 from transformers import TrainerCallback
 
-from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf import GRPOConfig
 from minimind_hf.rewards import RewardScorer
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -74,13 +74,8 @@ def two_steps(folder: Path) -> dict:
         early_stop_kl=None,
     )
     trainer.train()
-    grpo = GRPOTrainer(
-        make_policy(),
-        share_of_a,
-        GRPOConfig(output_dir=str(folder / "grpo"), **QUIET, num_generations=2, max_completion_length=8),
-        processing_class=make_tokenizer(),
-        rollout_engine=ScriptedEngine(0.8),
-    )
+    config = GRPOConfig(output_dir=str(folder / "grpo"), **QUIET, num_generations=2, max_completion_length=8)
+    grpo = tiny_trainer(config, prompts=None)
     return {"state": copied(trainer.model), "log": trainer.state.log_history} | {
         f"{name}_{count}": evaluated(each, count)
         for name, each in (("ppo", trainer), ("grpo", grpo))

@@ -12,21 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from accelerate.state import AcceleratorState
-from forking import fork_processes, wait
-from launching import free_port
+from launching import fork, free_port, wait
 from mode_runs import GRPO, PPO, SETTINGS
 from peft import LoraConfig
-from tiny import (
-    ScriptedEngine,
-    make_llama,
-    make_policy,
-    make_prompts,
-    make_tokenizer,
-    share_of_a,
-    skip_deepspeed_shared_memory,
-)
+from tiny import make_llama, make_policy, skip_deepspeed_shared_memory, tiny_trainer
 
-from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf import GRPOConfig, PPOConfig
 
 ADAM = {
     "optim": "adamw_torch",
@@ -39,33 +30,26 @@ ADAM = {
     "gradient_accumulation_steps": 2,
 }
 RUNS = {
-    "grpo": (GRPOTrainer, GRPOConfig, GRPO, make_policy, False),
-    "grpo_lora": (GRPOTrainer, GRPOConfig, GRPO, make_policy, True),
-    "ppo": (PPOTrainer, PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_policy, False),
+    "grpo": (GRPOConfig, GRPO, make_policy, False),
+    "grpo_lora": (GRPOConfig, GRPO, make_policy, True),
+    "ppo": (PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_policy, False),
     # The bias of Llama's critic is a group of parameters of one element, of which one process holds only padding
-    "ppo_lora": (PPOTrainer, PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_llama, True),
-    "sgd": (GRPOTrainer, GRPOConfig, {**GRPO, "optim": "sgd", "save_steps": 1, "max_steps": 2}, make_policy, False),
+    "ppo_lora": (PPOConfig, {**PPO, "critic_learning_rate": 5e-3}, make_llama, True),
+    "sgd": (GRPOConfig, {**GRPO, "optim": "sgd", "save_steps": 1, "max_steps": 2}, make_policy, False),
 }
 CASES = [(1, "ppo_lora"), (2, "grpo_lora"), (2, "ppo"), (3, "grpo"), (3, "ppo_lora"), (2, "sgd")]
 
 
 def train(folder: Path, stage: int, name: str, processes: int, resumed: bool) -> None:
-    trainer_class, config_class, own, make_model, lora = RUNS[name]
+    config_class, own, make_model, lora = RUNS[name]
     size = 8 // processes
     settings = SETTINGS | ADAM | own | {"per_device_train_batch_size": size}
-    if trainer_class is PPOTrainer:
+    if config_class is PPOConfig:
         settings["mini_batch_size"] = size
     kind = "resumed" if resumed else "straight"
     config = config_class(output_dir=str(folder / f"{kind}_{stage}_{name}_{processes}"), **settings)
-    trainer = trainer_class(
-        make_model(),
-        share_of_a,
-        config,
-        train_dataset=make_prompts(48),
-        processing_class=make_tokenizer(),
-        peft_config=LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None,
-        rollout_engine=ScriptedEngine(config.temperature),
-    )
+    adapters = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None
+    trainer = tiny_trainer(config, make_model(), prompts=48, peft_config=adapters)
     checkpoint = folder / f"straight_{stage}_{name}_{3 - processes}" / f"checkpoint-{config.save_steps}"
     trainer.train(resume_from_checkpoint=str(checkpoint) if resumed else None)
     if trainer.accelerator.state.deepspeed_plugin.zero_stage != stage or config.world_size != processes:
@@ -100,7 +84,7 @@ def main(folder: Path, cases: list) -> None:
             errors = folder / f"errors_{processes}_{resumed}"
             errors.mkdir()
             work = partial(train_all, folder, processes, resumed, cases)
-            statuses = wait(fork_processes(work, processes, errors=errors), timeout=300)
+            statuses = wait(fork(work, processes, errors=errors), timeout=300)
             if any(statuses.values()):
                 raise RuntimeError("\n".join(path.read_text()[-3000:] for path in sorted(errors.iterdir())))
 

@@ -8,10 +8,10 @@ import torch
 from naming import raises_naming
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from ppo_tools import make_trainer as make_ppo_trainer
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, random_ids, share_of_a
+from tiny import make_policy, make_tokenizer, random_ids, tiny_trainer
 from transformers import AutoModelForCausalLM
 
-from minimind_hf import GRPOTrainer, PromptDataset
+from minimind_hf import PromptDataset
 from minimind_hf.trainer.checkpoints.card import model_card, settings
 
 LORA = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -35,17 +35,7 @@ def adapter(tmp_path):
 @pytest.fixture
 def make_grpo_trainer(make_config):
     def make(model, peft_config=None, **changes):
-        config = make_config(**changes)
-        engine = ScriptedEngine(config.temperature)
-        return GRPOTrainer(
-            model,
-            share_of_a,
-            config,
-            train_dataset=make_prompts(12),
-            processing_class=make_tokenizer(),
-            rollout_engine=engine,
-            peft_config=peft_config,
-        )
+        return tiny_trainer(make_config(**changes), model, peft_config=peft_config)
 
     return make
 

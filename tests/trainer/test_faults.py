@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from launching import run_worker
+from launching import launch
 from naming import assert_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    done = run_worker("fault_worker.py", str(folder))
+    done = launch("fault_worker.py", folder, timeout=580)
     return json.loads(done.stdout.splitlines()[-1]) | {"folder": folder}
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from hub_double import HubDouble
-from launching import run_worker
+from launching import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -25,7 +25,7 @@ def round_trip(tmp_path_factory):
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
-        done = run_worker("hub_worker.py", str(folder / "runs"), TOKEN, timeout=380, **variables)
+        done = launch("hub_worker.py", folder / "runs", TOKEN, timeout=380, **variables)
         yield json.loads(done.stdout.splitlines()[-1]), hub, done.stdout + done.stderr, folder
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from launching import run_worker
+from launching import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -14,7 +14,7 @@ KILLS = 20
 
 @pytest.mark.parametrize(("processes", "algorithm"), [(1, "grpo"), (1, "ppo"), (2, "grpo")])
 def test_killed_and_resumed_equals_straight(processes, algorithm, tmp_path):
-    done = run_worker("kill_worker.py", str(tmp_path), str(processes), algorithm, str(KILLS), "0", timeout=1100)
+    done = launch("kill_worker.py", tmp_path, processes, algorithm, KILLS, 0, timeout=1100)
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["kills"] == {"rollout": 5, "scoring": 5, "update": 5, "save": 5}
     assert report["finished"] == report["equal"] >= 1

@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from launching import run_worker
+from launching import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -13,6 +13,6 @@ SLACK = 1.02
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_memory_stays_flat(algorithm, tmp_path):
-    done = run_worker("memory_worker.py", algorithm, str(tmp_path))
+    done = launch("memory_worker.py", algorithm, tmp_path, timeout=580)
     held = json.loads(done.stdout.splitlines()[-1])
     assert held["200"] <= SLACK * held["20"], held

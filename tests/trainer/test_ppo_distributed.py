@@ -2,29 +2,19 @@
 """PPO in two processes over gloo: the same parameters as in one, and one decision to stop."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-WORKER = Path(__file__).with_name("ppo_worker.py")
-TIMEOUT = 120  # seconds; a run takes about 15
+from launching import launch
 
 
 def run(folder: Path, processes: int, scenario: str, *arguments) -> list[dict]:
-    """Returns what each process saved; a hang ends in an error."""
+    """Returns what each process saved."""
     folder.mkdir()
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [*launcher, str(WORKER), str(folder), scenario, json.dumps(arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join(str(WORKER.parents[up]) for up in range(3))
-    done = subprocess.run(command, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch(
+        "ppo_worker.py", folder, scenario, json.dumps(arguments), processes=processes, timeout=120
+    )  # takes about 15
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
 
 

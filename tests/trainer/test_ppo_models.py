@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from naming import raises_naming
-from ppo_tools import SETTINGS, copied, log_of, lora, make_trainer
-from tiny import make_llama, make_policy, make_prompts, share_of_a
+from ppo_tools import copied, log_of, lora, make_trainer
+from tiny import PPO, make_llama, make_policy, make_prompts, share_of_a
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
 
 from minimind_hf import PPOConfig, PPOTrainer
@@ -88,7 +88,7 @@ def test_three_steps_of_a_real_llama(tmp_path):
         pytest.skip("REAL_MODEL_DIR names no folder of a real model")
     config = PPOConfig(
         output_dir=str(tmp_path),
-        **SETTINGS
+        **PPO
         | {
             "optim": "adamw_torch",
             "learning_rate": 1e-6,

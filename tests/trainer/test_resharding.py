@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from launching import run_worker
+from launching import launch
 from naming import raises_naming
 from resharding_worker import CASES
 from safetensors.torch import load_file
@@ -20,7 +20,7 @@ from minimind_hf.trainer.checkpoints.state import ROLLOUT_STATE
 def finished(tmp_path_factory):
     pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
     folder = tmp_path_factory.mktemp("resharding")
-    run_worker("resharding_worker.py", str(folder))
+    launch("resharding_worker.py", folder, timeout=580)
     return folder
 
 

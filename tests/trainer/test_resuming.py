@@ -10,27 +10,19 @@ import torch
 from accelerate.utils import DistributedType
 from naming import assert_names, raises_naming
 from peft import LoraConfig
-from tiny import QUIET, ScriptedEngine, make_llama, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import QUIET, SIZES, make_llama, tiny_trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.trainer.checkpoints.resuming import CheckpointError, Needs, check_whole
 
 LORA = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
-SETTINGS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "num_generations": 4, "steps_per_generation": 2}
+SETTINGS = {"save_strategy": "steps", "save_steps": 1, "num_generations": 4, "steps_per_generation": 2}
+SETTINGS |= {"optim": "adamw_torch"}
 
 
 def build(folder, model=None, peft_config=None, **changes) -> GRPOTrainer:
-    settings = {"per_device_train_batch_size": 8, "max_completion_length": 8, "optim": "adamw_torch", **SETTINGS}
-    config = GRPOConfig(output_dir=str(folder), **QUIET | settings | changes)
-    return GRPOTrainer(
-        model or make_policy(),
-        share_of_a,
-        config,
-        train_dataset=make_prompts(12),
-        processing_class=make_tokenizer(),
-        peft_config=peft_config,
-        rollout_engine=ScriptedEngine(config.temperature),
-    )
+    config = GRPOConfig(output_dir=str(folder), **QUIET | SIZES | SETTINGS | changes)
+    return tiny_trainer(config, model, peft_config=peft_config)
 
 
 @pytest.fixture(scope="module")

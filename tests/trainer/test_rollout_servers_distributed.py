@@ -2,14 +2,12 @@
 """Two processes (gloo) with one rollout server: the same parameters as one, and no process goes on alone."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from launching import launch
 from naming import assert_names
 from sglang_double import SGLangDouble, answers, changes, takes
 from sglang_process import START_TIMEOUT
@@ -17,7 +15,6 @@ from tiny import make_policy
 
 from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
 
-WORKER = Path(__file__).with_name("rollout_worker.py")
 TIMEOUT = 200  # seconds; a run takes about 15 on a quiet machine
 SLOW_TIMEOUT = 900  # with a real server, on a machine that is not quiet
 
@@ -33,18 +30,15 @@ def double(tmp_path):
     double.stop()
 
 
-def run(folder: Path, processes: int, urls=(), reward="share_of_a", timeout=TIMEOUT, **changes) -> list[dict]:
-    """Returns what each process left; a hang ends in an error."""
+def run(
+    folder: Path, processes: int, urls=(), reward="share_of_a", timeout=TIMEOUT, expected=0, **changes
+) -> list[dict]:
+    """Returns what each process left."""
     folder.mkdir()
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     if urls:
         changes = {"sglang_base_url": urls, "server_timeout": 60} | changes
-    command = [*launcher, str(WORKER), str(folder), reward, json.dumps(changes)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(WORKER.parents[1]), str(WORKER.parents[2])])
-    subprocess.run(command, env=environment, timeout=timeout, capture_output=True, text=True)
+    arguments = (folder, reward, json.dumps(changes))
+    launch("rollout_worker.py", *arguments, processes=processes, timeout=timeout, expected=expected)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
 
 
@@ -105,7 +99,7 @@ def test_what_fails_in_one_process_ends_both_with_the_same_message(tmp_path, dou
     options, faults, named = FAULTS[fault]
     double.next("/generate", *faults)
     start = time.monotonic()
-    results = run(tmp_path / "run", 2, [double.url], **options)
+    results = run(tmp_path / "run", 2, [double.url], expected=1, **options)
     assert time.monotonic() - start < TIMEOUT
     for result in results:
         assert_names(result["error"], *named)
@@ -118,7 +112,7 @@ def test_a_server_that_is_gone_ends_both_with_a_checkpoint(tmp_path, double):
         return answer()
 
     double.next("/generate", *[takes(0)] * 5, die)
-    results = run(tmp_path / "run", 2, [double.url], server_timeout=15)
+    results = run(tmp_path / "run", 2, [double.url], server_timeout=15, expected=1)
     (checkpoint,) = (tmp_path / "run" / "run").glob("checkpoint-*")
     for result in results:
         assert_names(result["error"], "ServerGoneError", double.url, f"--resume_from_checkpoint {checkpoint}")

@@ -32,7 +32,9 @@ def is_of_other_processes(checkpoint: str | Path, accelerator: Accelerator) -> b
     return world_size_of(checkpoint) != accelerator.num_processes
 
 
-def load_resharded(deepspeed_engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator) -> None:
+def load_resharded(
+    deepspeed_engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator
+) -> None:
     """Loads what another number of processes saved with the same ZeRO stage. Every process calls it.
 
     Args:
