@@ -24,6 +24,24 @@ def forward_arguments(model: nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(type(unwrap(model)).forward).parameters)
 
 
+def refuse_learned_prompts(model: nn.Module) -> None:
+    """Refuses peft adapters that are prompts or prefixes.
+
+    peft puts them in front of every input, each decoded token included, and drops the position ids, so that a prompt
+    that is padded on the left gets other log-probabilities than the same prompt alone.
+
+    Raises:
+        ValueError: With the kind of the adapter and what to use instead.
+    """
+    for name, config in getattr(model, "peft_config", {}).items():
+        if config.is_prompt_learning:
+            raise ValueError(
+                f"The adapter {name!r} is a prompt (peft_type={config.peft_type.value}), whose log-probabilities "
+                "depend on how a batch is padded, so it can neither be sampled from nor trained here. Use adapters "
+                "that change weights: LoraConfig, say."
+            )
+
+
 def cache_argument(model: nn.Module) -> str:
     """Returns the name under which `forward` takes the key/value cache (`cache`, formerly `past_key_values`).
 

@@ -74,16 +74,19 @@ def _is_dense(matrix: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
+    """Returns a matrix, whatever the shape of `x`: autograd refuses to change a view made in here in place, as some
+    models and adapters do."""
+
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
-        return _product(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
+        return _product(x.flatten(0, -2), weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        rows = grad.contiguous().flatten(0, -2)  # an expanded gradient (of a sum, say) repeats memory
+        rows = grad.contiguous()  # an expanded gradient (of a sum, say) repeats memory
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         grad_x = _product(rows, weight.t()).view_as(x) if wants_x else None
         grad_weight = _product(rows.t(), x.flatten(0, -2).t()) if wants_weight else None
@@ -96,7 +99,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     on_cpu = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     if not on_cpu or x.dim() < 2 or x.numel() == 0 or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias)
+    return _Linear.apply(x, weight, bias).unflatten(0, x.shape[:-1])
 
 
 def use_onednn(model: nn.Module) -> int:

@@ -76,11 +76,12 @@ def completion_scores(
     logits = outputs.logits[:, -num_logits:-1]
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
     entropy = None
-    if with_entropy:
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy = entropy_from_logits(logits)
-    aux_loss = outputs.aux_loss if with_aux_loss else None
-    return TokenScores(selective_log_softmax(logits, completion_ids), entropy, aux_loss)
+    with torch.autocast(logits.device.type, enabled=False):
+        if with_entropy:
+            with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+                entropy = entropy_from_logits(logits)
+        logps = selective_log_softmax(logits, completion_ids)
+    return TokenScores(logps, entropy, outputs.aux_loss if with_aux_loss else None)
 
 
 def shared_prompt_scores(

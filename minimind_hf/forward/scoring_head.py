@@ -65,7 +65,8 @@ def _tile_logps(
     # The log normalizer, from the most likely token: its probability is at least 1 / V, so no precision is lost.
     log_normalizer = logits.amax(dim=-1) - probabilities.amax(dim=-1).log_()
     logps = logits.gather(1, targets[:, None]).squeeze(1) - log_normalizer
-    return logps, log_normalizer - torch.linalg.vecdot(probabilities, logits)
+    entropy = log_normalizer - torch.linalg.vecdot(probabilities, logits)
+    return logps, entropy.clamp_(min=0.0)  # the difference of two large numbers where a token is all but certain
 
 
 def _chunk_logps(
@@ -73,7 +74,8 @@ def _chunk_logps(
 ) -> tuple[Tensor, Tensor]:
     logits = project(hidden)
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    return _SelectedLogps.apply(logits, targets, temperature, entropy_gradient)
+    with torch.autocast(logits.device.type, enabled=False):  # it would compute sums over the vocabulary in bfloat16
+        return _SelectedLogps.apply(logits, targets, temperature, entropy_gradient)
 
 
 def chunked_scores(

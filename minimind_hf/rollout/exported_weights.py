@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..forward.introspection import unwrap
+from ..forward.introspection import refuse_learned_prompts, unwrap
 from ..models import MiniMindConfig
 from ..models.qwen3 import add_server_keys, to_qwen3_config
 
@@ -35,11 +34,7 @@ def exported_weights(model: nn.Module) -> dict[str, Tensor]:
             weights, adapters that untie embeddings).
     """
     base = unwrap(model)
-    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
-        raise ValueError(
-            f"A {model.active_peft_config.peft_type.value} adapter does not change weights, so it cannot be sent to a "
-            "rollout server. Use rollout_engine='torch', or LoRA."
-        )
+    refuse_learned_prompts(model)
     state = {name: tensor.detach() for name, tensor in _merged_state(base).items()}
     _refuse_quantized(state)
     _drop_tied(base, state)

@@ -182,9 +182,10 @@ class GRPOTrainer(RLTrainer):
         if self.args.top_entropy_quantile == 1:
             return None
         own = entropy.detach()[mask.bool()].float()
-        everywhere = self.accelerator.gather(self.accelerator.pad_across_processes(own, pad_index=-1))
+        padding = float("-inf")  # which no entropy is
+        everywhere = self.accelerator.gather(self.accelerator.pad_across_processes(own, pad_index=padding))
         return high_entropy_mask(
-            entropy, mask, entropy_threshold(everywhere[everywhere >= 0], self.args.top_entropy_quantile)
+            entropy, mask, entropy_threshold(everywhere[everywhere != padding], self.args.top_entropy_quantile)
         )
 
     def _mean_entropy(self, entropy: Tensor, mask: Tensor, chosen: Tensor | None) -> Tensor:

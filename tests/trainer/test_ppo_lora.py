@@ -247,12 +247,6 @@ def test_a_critic_kept_from_an_earlier_run_goes_on(tmp_path):
         make_trainer(tmp_path / "third", make_policy(), critic_model_name_or_path=kept)
 
 
-def test_prompt_adapters_cannot_share_a_base(tmp_path):
-    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with raises_naming(ValueError, "PROMPT_TUNING", "share_critic_base=False"):
-        make_trainer(tmp_path, make_llama(), peft_config=config, kl_coef=0.0)
-
-
 def test_modules_to_save_are_kept_for_each_model(tmp_path):
     config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["norm"])
     trainer = make_trainer(tmp_path, make_policy(), peft_config=config, **TRAINING)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
+from ...forward.introspection import refuse_learned_prompts
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from .cache_decoder import CacheDecoder
 from .fast_decoder import FastDecoder
@@ -60,6 +61,7 @@ class TorchEngine(RolloutEngine):
         self.weights_version = 0
 
     def sync_weights(self, model: nn.Module, version: int) -> None:
+        refuse_learned_prompts(model)
         self.model = model
         self.weights_version = version
 

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from peft import PeftConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel
 from torch import nn
 
 POLICY_ADAPTER = "default"
@@ -65,6 +65,23 @@ def belongs_to(parameter_name: str, adapter: str) -> bool:
     return f".{adapter}." in parameter_name or parameter_name.endswith(f".{adapter}")
 
 
+def trained_outside_adapters(policy: nn.Module, within: nn.Module | None = None) -> list[str]:
+    """Names of the parameters that are trained and of no adapter: the base moves with them.
+
+    Args:
+        policy (`nn.Module`): A peft model.
+        within (`nn.Module`, *optional*): Only those of this module of it.
+    """
+    looked_at = {id(parameter) for parameter in (policy if within is None else within).parameters()}
+    return [
+        name
+        for name, parameter in policy.named_parameters()
+        if parameter.requires_grad
+        and id(parameter) in looked_at
+        and not any(belongs_to(name, adapter) for adapter in policy.peft_config)
+    ]
+
+
 def copy_adapter(policy: PeftModel, source: str, target: str) -> None:
     """Copies the weights of adapter `source` to `target`, for all weights that `target` has."""
     parameters = dict(policy.named_parameters())
@@ -74,15 +91,15 @@ def copy_adapter(policy: PeftModel, source: str, target: str) -> None:
             copied.data.copy_(parameter.data)
 
 
-def starts_as_nothing(config: PeftConfig) -> bool:
-    """Whether a model with fresh adapters of this kind computes the same as its base."""
-    start = getattr(config, "init_lora_weights", True)
+def starts_as_nothing(config: LoraConfig) -> bool:
+    """Whether a model with fresh LoRA adapters of this kind computes what its base did before."""
+    start = config.init_lora_weights
     return start is True or (isinstance(start, str) and start.lower() in PLAIN_STARTS)
 
 
 def rewrites_base(config: PeftConfig) -> bool:
-    """Whether adding adapters of this kind subtracts their initial weights from the base (PiSSA, ...)."""
-    return not starts_as_nothing(config) and config.init_lora_weights is not False
+    """Whether adding adapters of this kind takes from the base's weights what the adapters start with (PiSSA, ...)."""
+    return isinstance(config, LoraConfig) and not starts_as_nothing(config) and config.init_lora_weights is not False
 
 
 def starting_plainly(config: PeftConfig) -> PeftConfig:

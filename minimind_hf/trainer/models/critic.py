@@ -32,6 +32,7 @@ from .adapters import (
     copy_adapter,
     rewrites_base,
     starting_plainly,
+    trained_outside_adapters,
 )
 from .policy import check_context
 from .weights import check_complete, load_adapter
@@ -114,8 +115,8 @@ def load_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: str 
 
 def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
     with whole_weights(policy):
-        base = copy.deepcopy(policy).merge_and_unload() if is_peft_model(policy) else policy
-        # Sharded while loading only if the policy was: DeepSpeed wants all weights in one precision.
+        base = _merged_copy(policy) if is_peft_model(policy) else policy
+        # Sharded at once only if the policy was: DeepSpeed wants all weights of one precision.
         with nullcontext() if is_sharded(policy) else loading_whole(args):
             critic = AutoModelForTokenClassification.from_config(
                 _critic_config(base.config, args), dtype=base.dtype, trust_remote_code=args.trust_remote_code
@@ -126,6 +127,16 @@ def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTra
             _start_head(critic, args.seed)
     _say_only_the_head_is_new(critic, f"the weights of the policy ({type(base).__name__})", args)
     return critic.to(base.device)
+
+
+def _merged_copy(policy: PeftModel) -> PreTrainedModel:
+    if not hasattr(policy.base_model, "merge_and_unload"):
+        raise ValueError(
+            f"{policy.peft_config[POLICY_ADAPTER].peft_type.value} adapters cannot be merged into their base, so the "
+            "critic cannot start from the policy's weights. Pass a critic as critic_model_name_or_path, train LoRA "
+            "adapters, or use GRPO."
+        )
+    return copy.deepcopy(policy).merge_and_unload()
 
 
 def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
@@ -275,11 +286,6 @@ def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:
     Raises:
         ValueError: If adapters of this kind cannot share a base.
     """
-    if config.is_prompt_learning:
-        raise ValueError(
-            f"{config.peft_type} adapters are prompts and cannot share a base. Set share_critic_base=False for a "
-            "separate critic, or train LoRA adapters."
-        )
     for kind in (config, policy.peft_config[POLICY_ADAPTER]):
         if rewrites_base(kind):
             raise ValueError(
@@ -291,6 +297,13 @@ def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:
         raise ValueError(
             f"bias={config.bias!r} trains biases of the base, which policy and critic share. Set bias='none', or "
             "share_critic_base=False for a separate critic."
+        )
+    moving = trained_outside_adapters(policy, policy.get_base_model().base_model)
+    if moving:
+        raise ValueError(
+            f"{len(moving)} parameters of the base are trained outside the policy's adapters ({moving[0]}, ...), and "
+            "the critic would share that base. Freeze them (requires_grad_(False)), name their modules in "
+            "modules_to_save, or set share_critic_base=False for a critic of its own."
         )
     config = starting_plainly(config)
     config.task_type = policy.peft_config[POLICY_ADAPTER].task_type

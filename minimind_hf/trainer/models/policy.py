@@ -12,7 +12,7 @@ from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path, disable_dropout_in_model
 
-from ...forward.introspection import context_length, forward_arguments, unwrap
+from ...forward.introspection import context_length, forward_arguments, refuse_learned_prompts, unwrap
 from ...forward.layouts import choose_layout
 from ...forward.lean import use_lean_norms, use_onednn
 from ...paths import check_loadable
@@ -45,6 +45,7 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
                 "the adapters it has, or merge them first (model.merge_and_unload())."
             )
         model = get_peft_model(model, _for_language_models(peft_config, model.config.model_type))
+    refuse_learned_prompts(model)
     _check_adapter_learns(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(

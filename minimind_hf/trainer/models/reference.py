@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
+from peft import PeftModel, PeftType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
@@ -20,32 +21,48 @@ from trl.models.utils import prepare_deepspeed, prepare_fsdp
 from trl.trainer.callbacks import SyncRefModelCallback
 from trl.trainer.utils import use_adapter
 
+from ...forward.introspection import unwrap, vocabulary_size
+from ...forward.token_batch import made_up_batch
 from ..distributed.sharding import reshard, whole_parameter, whole_tensor, whole_weights
-from .adapters import POLICY_ADAPTER, belongs_to, copy_adapter, starting_plainly, starts_as_nothing
+from .adapters import (
+    POLICY_ADAPTER,
+    adapters_off,
+    belongs_to,
+    copy_adapter,
+    starting_plainly,
+    starts_as_nothing,
+    trained_outside_adapters,
+)
 
 REFERENCE_ADAPTER = "ref"
 REFERENCE_FILE = "reference.pt"
+
+# How much rounding may change a logit, in parts of the largest one; reduced precision: 1e-2.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5}
 
 
 class Reference:
     """The frozen initial policy, the reference of the KL penalty.
 
-    With peft, only adapters are copied. For fresh adapters, the reference is the base with adapters off. For adapters
-    that were trained before, or that change the model from the start, it is a frozen copy of the adapters.
+    With peft as little as possible is copied: the base with adapters off is the reference of fresh ones that start as
+    nothing, a frozen LoRA adapter that of LoRA which was trained before or changes the model from the start. A whole
+    frozen copy is the reference where the base moves too (trained biases, norms, head), and of other adapters.
     """
 
     def __init__(self, policy: PreTrainedModel, fresh_adapters: bool):
         self._adapter = None
         self._model = None
-        if is_peft_model(policy):
-            if not (fresh_adapters and starts_as_nothing(policy.peft_config[POLICY_ADAPTER])):
-                self._adapter = _add_reference_adapter(policy)
-        else:
+        if not is_peft_model(policy) or trained_outside_adapters(policy):
             self._model = _frozen_copy(policy)
+        elif not (fresh_adapters and _starts_as_its_base(policy)):
+            if policy.peft_config[POLICY_ADAPTER].peft_type == PeftType.LORA:
+                self._adapter = _add_reference_adapter(policy)
+            else:  # whose state may be more than parameters, or which cannot be there twice
+                self._model = _frozen_copy(policy)
 
     @property
     def model(self) -> PreTrainedModel | None:
-        """The copied model; `None` with adapters."""
+        """The copy; there is none where adapters on the policy's base are the reference."""
         return self._model
 
     def prepare(self, accelerator: Accelerator) -> None:
@@ -78,6 +95,31 @@ def _frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
     with whole_weights(policy):
         reference = copy.deepcopy(policy)
     return reference.eval().requires_grad_(False)
+
+
+def _starts_as_its_base(policy: PeftModel) -> bool:
+    """Whether the policy computes what its base does: LoRA by how it begins, other adapters by trying."""
+    config = policy.peft_config[POLICY_ADAPTER]
+    if config.peft_type == PeftType.LORA:
+        return starts_as_nothing(config)
+    with whole_weights(policy):
+        return _differs_from_its_base(policy) <= _TOLERANCE.get(unwrap(policy).dtype, 1e-2)
+
+
+@torch.no_grad()
+def _differs_from_its_base(policy: PeftModel) -> float:
+    """The largest change of a logit by the adapters on some tokens, in parts of the largest logit."""
+    batch = made_up_batch(vocabulary_size(policy), next(policy.parameters()).device)
+    ids = batch.padded()[2]
+    was_training = policy.training
+    policy.eval()
+    try:
+        adapted = policy(input_ids=ids).logits
+        with adapters_off(policy):
+            plain = policy(input_ids=ids).logits
+    finally:
+        policy.train(was_training)
+    return ((adapted - plain).abs().max() / plain.abs().max()).item()
 
 
 def _add_reference_adapter(policy: PreTrainedModel) -> str:
