@@ -19,6 +19,7 @@ from ...rollout import ServerGoneError
 from ..experience.micro_batch import MicroBatch
 from ..models.optimization import is_stateless, load_schedule
 from .atomic import clear_staging
+from .best import restore_best
 from .resharding import is_of_other_processes, load_resharded
 from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .run_folder import ending_in_order, held_by_this_run
@@ -83,6 +84,21 @@ class CheckpointingTrainer(SavingTrainer):
         save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer)
 
     # Resuming
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: str | None,
+        trial: Any,
+    ) -> tuple[int, int]:
+        places = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+        )
+        if resume_from_checkpoint is not None:
+            restore_best(self.state, resume_from_checkpoint)
+        return places
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None
