@@ -16,6 +16,7 @@ from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 from minimind_hf.environment import only_cpu
+from minimind_hf.forward.generation_settings import make_generation_config_savable
 from minimind_hf.paths import check_model_path
 
 ROUTER_LOGITS = "output_router_logits"
@@ -83,6 +84,7 @@ class Recipe:
         options.setdefault("dtype", "float32")
         model = auto_class.from_pretrained(self.model_config.model_name_or_path, **options)
         self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
+        make_generation_config_savable(model, self.tokenizer)
         return model
 
     def run(self, trainer_class: type[Trainer], model: PreTrainedModel, check: Check, encode: Encode) -> None:

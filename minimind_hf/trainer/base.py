@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..data import check_tokenizer
+from ..forward.generation_settings import make_generation_config_savable
 from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
@@ -132,6 +133,7 @@ class RLTrainer(EvaluatingTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        make_generation_config_savable(self.policy, tokenizer)  # after the critic has copied the policy's config
         check_mode(self.accelerator)
         check_each_node(args, self.accelerator)
         self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
