@@ -52,8 +52,8 @@ def make_generation_config_savable(model: nn.Module, tokenizer: PreTrainedTokeni
     dropped = _drop_what_has_no_effect(base.generation_config, base.config._name_or_path or type(base).__name__)
     if dropped:
         logger.warning(
-            "The generation_config of %s sets %s, which have no effect without do_sample=True, num_beams above 1 or the "
-            "like. transformers refuses to save that, so the model is saved without them. To keep them, correct "
+            "The generation_config of %s sets %s, which have no effect without do_sample=True, num_beams above 1 or "
+            "the like. transformers refuses to save that, so the model is saved without them. To keep them, correct "
             "generation_config.json (for sampling: do_sample true).",
             base.config._name_or_path or type(base).__name__,
             ", ".join(f"{name}={value!r}" for name, value in dropped.items()),

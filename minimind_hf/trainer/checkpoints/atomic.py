@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from .best import is_same_folder
+from .checksums import write_checksums
 
 STAGING = "_saving"  # names that begin like this are not pushed to the Hub
 
@@ -47,6 +48,7 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
         yield staging
         accelerator.wait_for_everyone()
         if writes:
+            write_checksums(staging / name)
             _flush(staging / name)
             _move(staging / name, folder / name)
             shutil.rmtree(staging)
