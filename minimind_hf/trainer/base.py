@@ -45,9 +45,10 @@ from .experience.inputs import (
     make_sampler,
 )
 from .experience.micro_batch import MicroBatch
+from .experience.mismatch import K3
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
-from .logs.health import HealthCallback
+from .logs.health import HealthCallback, stop_for_engine
 from .logs.progress import RLProgressCallback
 from .logs.run_log import RunLog
 from .metrics import Metrics
@@ -154,7 +155,15 @@ class RLTrainer(EvaluatingTrainer):
         if not args.disable_tqdm:
             self.add_callback(RLProgressCallback)
         self.health = HealthCallback(args.output_dir) if args.health else None
-        self.guard = StepGuard(self.accelerator, self.skips_update, self._stop, judges_gradients=not args.fp16)
+        self.guard = StepGuard(
+            self.accelerator,
+            self.skips_update,
+            self._stop,
+            judges_gradients=not args.fp16,
+            largest_k3=args.max_sampling_k3,
+            take_k3=lambda: self.metrics.take_watched(K3),
+            stop_engine=self._stop_for_engine,
+        )
         self.run_log = RunLog(
             args,
             self.accelerator,
@@ -170,6 +179,9 @@ class RLTrainer(EvaluatingTrainer):
     def _stop(self, found: str) -> None:
         if self.health is not None:
             self.health.stop(found, self.state)
+
+    def _stop_for_engine(self, k3: float) -> None:
+        stop_for_engine(k3, self.args.max_sampling_k3, self.state, self.health, self.args.output_dir)
 
     # The Trainer: data
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands between the gradients of an optimizer step and its update.
 
-An update that would not be finite is not made, so that weights and checkpoints stay good; one that has nothing to
-learn from, or that the algorithm does not want, leaves everything as it is.
+An update that would not be finite is not made, so that weights and checkpoints stay good, nor one on completions that
+other weights than the trainer's have drawn; one that has nothing to learn from, or that the algorithm does not want,
+leaves everything as it is.
 """
 
 import math
@@ -27,6 +28,10 @@ class StepGuard(TrainerCallback):
             all processes.
         stop (`Callable[[str], None]`): Gets what is not finite, and ends the run.
         judges_gradients (`bool`): Off for fp16, whose scaler meets infinite gradients and steps over them.
+        largest_k3 (`float`, *optional*): How far, in nats per token, the engine may be from the trainer; unset: any.
+        take_k3 (`Callable[[], tuple[float, float]]`, *optional*): Sum and count of what this process has measured of
+            that for the step.
+        stop_engine (`Callable[[float], None]`, *optional*): Gets the mean over all processes, and ends the run.
     """
 
     def __init__(
@@ -35,10 +40,14 @@ class StepGuard(TrainerCallback):
         skips: Callable[[], bool],
         stop: Callable[[str], None],
         judges_gradients: bool = True,
+        largest_k3: float | None = None,
+        take_k3: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        stop_engine: Callable[[float], None] | None = None,
     ):
         self._accelerator = accelerator
         self._skips, self._stop = skips, stop
         self._judges_gradients = judges_gradients
+        self._largest_k3, self._take_k3, self._stop_engine = largest_k3, take_k3, stop_engine
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -69,11 +78,14 @@ class StepGuard(TrainerCallback):
         return self._is_skipped
 
     def judge(self, norm: float | None = None) -> None:
-        """Ends the run if a loss or gradient of the step is not finite, in all processes if it is so in one."""
+        """Ends the run, in all processes together, if a loss or gradient of the step is not finite in one, or if the
+        engine is too far from the trainer."""
         self.add_gradient_norm(norm)
-        found = self._verdict()
+        found, k3 = self._verdict()
         if found is not None:
             self._stop(found)
+        if self._largest_k3 is not None and k3 > self._largest_k3:
+            self._stop_engine(k3)
 
     def guard(self, deepspeed_engine: Any, clip: Callable[[], None]) -> None:
         """Puts itself, and clipping, between backward and update where DeepSpeed does both."""
@@ -86,15 +98,16 @@ class StepGuard(TrainerCallback):
             # momentum and weight decay.
             optimizer.zero_grad(set_to_none=True)
 
-    def _verdict(self) -> str | None:
+    def _verdict(self) -> tuple[str | None, float]:
+        """What is not finite, and the mean k3 of the step over all processes."""
         losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
-        found = _describe(losses, self._rows, norms)
+        found, (total, count) = _describe(losses, self._rows, norms), self._take_k3()
         if self._accelerator.num_processes > 1:
-            anywhere = torch.tensor(float(found is not None), device=self._accelerator.device)
-            anywhere = self._accelerator.reduce(anywhere, reduction="sum").item()
+            told = torch.tensor([float(found is not None), total, count], device=self._accelerator.device)
+            anywhere, total, count = self._accelerator.reduce(told, reduction="sum").tolist()
             if anywhere and found is None:
-                return "another process met a loss or gradient that is not finite"
-        return found
+                found = "another process met a loss or gradient that is not finite"
+        return found, total / count if count else 0.0
 
 
 def _describe(losses: list[float], rows: list[list[int]], norms: list[float]) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CHECKSUMS = "checksums.json"
+_PIECE = 2**22  # bytes
 
 
 def write_checksums(folder: Path) -> None:
@@ -44,5 +45,8 @@ def changed_files(folder: Path) -> Iterator[str]:
 
 
 def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()

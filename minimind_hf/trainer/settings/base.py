@@ -161,6 +161,12 @@ class RLConfig(TrainingArguments):
     )
     rollout_correction_cap: Annotated[float, Bounds(at_least=1)] = _field(2.0, "Largest weight of rollout_correction.")
 
+    max_sampling_k3: Annotated[float | None, Bounds(above=0, remedy="Unset, it stops nothing.")] = _field(
+        1.0,
+        "Stop before an update on completions whose mean sampling/k3 is above this many nats per token: the engine "
+        "draws from other weights. Unset: never.",
+    )
+
     # Training forward
     forward_layout: Annotated[str, Bounds(choices=LAYOUTS)] = _field(
         "shared_prompt",
