@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 from common import model_init_kwargs
 from flags import explaining_evaluation, prepare_resume, separate_config, split_config
+from guarded import guarded
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
@@ -18,6 +19,7 @@ from minimind_hf.data.loading import load_rows
 from minimind_hf.environment import only_cpu
 from minimind_hf.forward.generation_settings import make_generation_config_savable
 from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
+from minimind_hf.trainer.settings.checks import check_intervals
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
@@ -69,6 +71,8 @@ class Recipe:
             raise ValueError("There is no model to train. Give one with --model_name_or_path FOLDER.")
         check_model_path(self.model_config.model_name_or_path)
         check_tokenizer_files(self.model_config.model_name_or_path)
+        check_intervals(self.args)
+        _check_max_length(self.args)
         prepare_resume(self.args)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             self.model_config.model_name_or_path, trust_remote_code=self._trusts_code
@@ -111,7 +115,7 @@ class Recipe:
             encode (`Callable`): Turns a row and its number into the columns that the trainer takes.
         """
         data = self._load_data(check, encode)
-        trainer = trainer_class(
+        trainer = guarded(trainer_class)(
             model=model,
             args=self.args,
             processing_class=self.tokenizer,
@@ -172,6 +176,12 @@ class Recipe:
             "seconds": round(time.perf_counter() - self._start, 1),
             "output_dir": self.args.output_dir,
         }
+
+
+def _check_max_length(args: TrainingArguments) -> None:
+    limit = getattr(args, "max_length", None)
+    if limit is not None and limit < 1:
+        raise ValueError(f"--max_length is {limit}, and a row needs at least 1 token. Raise it, or leave it out.")
 
 
 def _avoid_deprecated_default(parser: TrlParser, given: Sequence[str]) -> None:

@@ -68,7 +68,7 @@ class HealthCallback(TrainerCallback):
             NotFiniteError: In every process.
         """
         rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
-        message = message_of(rule, state.global_step + 1, f"{found}; {_what_remains(self.path.parent)}")
+        message = message_of(rule, state.global_step + 1, f"{found}; {what_remains(self.path.parent)}")
         self.report(message, state.is_world_process_zero)
         raise NotFiniteError(str(message))
 
@@ -92,7 +92,7 @@ def stop_for_engine(k3: float, limit: float, state: TrainerState, health: Health
     """
     found = (
         f"sampling/k3 of the completions is {k3:.3g} nats per token, above max_sampling_k3={limit:g}, so they were "
-        f"drawn from other weights than the trainer's; {_what_remains(Path(folder))}"
+        f"drawn from other weights than the trainer's; {what_remains(Path(folder))}"
     )
     rule = next(rule for rule in RULES if rule.check is engine_mismatch)
     message = HealthMessage(
@@ -113,7 +113,7 @@ def _is_of_training(log: Mapping[str, float]) -> bool:
     return "loss" in log
 
 
-def _what_remains(output_dir: Path) -> str:
+def what_remains(output_dir: Path) -> str:
     """Says from where a stopped run can be resumed."""
     checkpoint = get_last_checkpoint(str(output_dir)) if output_dir.is_dir() else None
     if checkpoint is None:

@@ -19,7 +19,7 @@ from ...forward.layouts import LAYOUTS
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
-from .checks import check_values
+from .checks import check_intervals, check_values
 from .engines import ReplaceDefault, check_engine_settings
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -214,6 +214,7 @@ class RLConfig(TrainingArguments):
             raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
+        check_intervals(self)
         super().__post_init__()
         for name in ("model_init_kwargs", "chat_template_kwargs"):
             if not isinstance(getattr(self, name), dict | None):
