@@ -53,6 +53,10 @@ def only_cpu() -> bool:
     return not (torch.accelerator.is_available() or is_torch_xla_available())
 
 
+class Terminated(SystemExit):
+    """SIGTERM has ended the run: an exit that nothing inside the run may take for its own."""
+
+
 SECONDS = 0.5  # the threads need microseconds, once they have the GIL and a core
 
 

@@ -17,6 +17,7 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .algorithms import total_rewards
 from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
 from .data.prompts import say_how_many_think
@@ -243,8 +244,7 @@ def _by_prompt(
 ) -> dict[str, list[float]]:
     """Means over the completions of each prompt; NaN if a signal applies to none of them."""
     per_prompt = signals.double().view(-1, samples, signals.shape[1])
-    weighted = per_prompt * scorer.weights.double()
-    reward = weighted.nansum(dim=2).masked_fill(per_prompt.isnan().all(dim=2), math.nan).nanmean(dim=1)
+    reward = total_rewards(signals.double(), scorer.weights.double(), samples).view(-1, samples).nanmean(dim=1)
     measured = {"reward": reward.tolist()}
     for i, name in enumerate(scorer.names):
         measured[f"rewards/{name}"] = per_prompt[:, :, i].nanmean(dim=1).tolist()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .paths import check_loadable
+from .paths import check_loadable, check_nothing_missing, check_tokenizer_files
 
 THINK_START, THINK_END = "<think>", "</think>"
 
@@ -31,10 +31,12 @@ def load_for_inference(
         ValueError: If the path is a .pth file, or cannot be loaded.
     """
     check_loadable(path)
+    check_tokenizer_files(path)
     device = usable_device(device)
     code = {"trust_remote_code": trust_remote_code}
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **code).to(device).eval()
-    return model, AutoTokenizer.from_pretrained(path, **code)
+    model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **code)
+    check_nothing_missing(path, model, info)
+    return model.to(device).eval(), AutoTokenizer.from_pretrained(path, **code)
 
 
 def usable_device(device: str | None) -> str:

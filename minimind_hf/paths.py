@@ -35,6 +35,7 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
             f"{text} FOLDER --tokenizer TOKENIZER_FOLDER"
         )
     if text and path.is_dir():
+        _check_contents(path, what)
         check_weights(path)
         if holds_adapters(path):
             check_model_path(adapter_settings(path)["base_model_name_or_path"], f"base of the adapter {text}")
@@ -123,3 +124,71 @@ def check_weights(folder: str | Path) -> None:
             raise ValueError(
                 f"{file} cannot be read ({error}). It may be incomplete: copy or save it again."
             ) from error
+
+
+# One of each kind has to be there
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "*.msgpack", "*.h5", "*.index.json")
+_TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "spiece.model", "*.model", "*.tiktoken", "tekken.json")
+
+
+def _check_contents(folder: Path, what: str) -> None:
+    """Refuses a folder that is not one of a model, nor holds models in its subfolders."""
+    if holds_adapters(folder) or any(True for _ in folder.glob("*.gguf")):
+        return
+    if (folder / CONFIG_NAME).is_file():
+        missing = [] if any(True for kind in _WEIGHTS for _ in folder.glob(kind)) else ["weights (model.safetensors)"]
+    else:
+        missing = [] if any(True for _ in folder.glob(f"*/{CONFIG_NAME}")) else [CONFIG_NAME]
+    if missing:
+        raise ValueError(
+            f"The folder of the {what}, {str(folder)!r}, holds no {missing[0]}: {_listed(folder)}. Give a folder that "
+            "save_pretrained, or a run, has written."
+        )
+
+
+def check_tokenizer_files(folder: str | Path) -> None:
+    """Refuses a folder without any file of a tokenizer; transformers would ask for sentencepiece or tiktoken.
+
+    Raises:
+        ValueError: Naming the folder and what it holds.
+    """
+    path = Path(folder).expanduser()
+    if path.is_dir() and not any(True for kind in _TOKENIZER for _ in path.glob(kind)):
+        raise ValueError(
+            f"The folder {os.fspath(folder)!r} holds no tokenizer (no tokenizer.json, tokenizer_config.json or the "
+            f"like): {_listed(path)}. Copy the files of the model's tokenizer there, or save it into the folder: "
+            "tokenizer.save_pretrained(folder)."
+        )
+
+
+def _listed(folder: Path) -> str:
+    names = sorted(path.name for path in folder.iterdir())
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"there is {', '.join(names[:8])}{more}" if names else "it is empty"
+
+
+def check_nothing_missing(
+    name: str | Path, model: Any, loading_info: dict[str, Any], what: str = "model", new_head: bool = False
+) -> None:
+    """Refuses weights that lack tensors of the model, which transformers would leave at random values.
+
+    Args:
+        name (`str` or `Path`): Where they come from.
+        model (`PreTrainedModel`): What they were loaded into.
+        loading_info (`dict`): What `from_pretrained` returns with `output_loading_info`.
+        what (`str`): What it is, for the message.
+        new_head (`bool`): Whether the model gets a new head, as a reward model that starts from a language model.
+
+    Raises:
+        ValueError: Naming the tensors.
+    """
+    missing = sorted(loading_info["missing_keys"])
+    if new_head:
+        missing = [key for key in missing if key.startswith(f"{model.base_model_prefix}.")]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ValueError(
+            f"The {what} {os.fspath(name)!r} lacks {', '.join(missing[:3])}{more} of a {type(model).__name__}, which "
+            "would start at random values. The folder is incomplete, or its weights are named for another class: save "
+            "or download the model again."
+        )

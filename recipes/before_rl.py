@@ -11,12 +11,15 @@ from typing import Any
 import datasets
 from common import model_init_kwargs
 from flags import explaining_evaluation, prepare_resume, separate_config, split_config
+from guarded import guarded
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 from minimind_hf.environment import only_cpu
-from minimind_hf.paths import check_model_path
+from minimind_hf.forward.generation_settings import make_generation_config_savable
+from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
+from minimind_hf.trainer.settings.checks import check_intervals
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
@@ -67,6 +70,9 @@ class Recipe:
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one with --model_name_or_path FOLDER.")
         check_model_path(self.model_config.model_name_or_path)
+        check_tokenizer_files(self.model_config.model_name_or_path)
+        check_intervals(self.args)
+        _check_max_length(self.args)
         prepare_resume(self.args)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             self.model_config.model_name_or_path, trust_remote_code=self._trusts_code
@@ -81,9 +87,23 @@ class Recipe:
         options = model_init_kwargs(self.model_config) | (self.args.model_init_kwargs or {}) | kwargs
         options["trust_remote_code"] = self._trusts_code
         options.setdefault("dtype", "float32")
-        model = auto_class.from_pretrained(self.model_config.model_name_or_path, **options)
+        name = self.model_config.model_name_or_path
+        model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
+        check_nothing_missing(name, model, info, new_head="num_labels" in kwargs)
+        self._check_vocabulary(model)
         self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
+        make_generation_config_savable(model, self.tokenizer)
         return model
+
+    def _check_vocabulary(self, model: PreTrainedModel) -> None:
+        """The labels of ids that the model does not embed would be an index error within training."""
+        embedded = model.get_input_embeddings().num_embeddings
+        if len(self.tokenizer) > embedded:
+            raise ValueError(
+                f"The tokenizer of {self.model_config.model_name_or_path} has {len(self.tokenizer)} tokens, the model "
+                f"embeds {embedded}. Use the model's own tokenizer, or save the model again after "
+                "model.resize_token_embeddings(len(tokenizer))."
+            )
 
     def run(self, trainer_class: type[Trainer], model: PreTrainedModel, check: Check, encode: Encode) -> None:
         """Trains on the data, saves, and prints one JSON line.
@@ -95,7 +115,7 @@ class Recipe:
             encode (`Callable`): Turns a row and its number into the columns that the trainer takes.
         """
         data = self._load_data(check, encode)
-        trainer = trainer_class(
+        trainer = guarded(trainer_class)(
             model=model,
             args=self.args,
             processing_class=self.tokenizer,
@@ -156,6 +176,12 @@ class Recipe:
             "seconds": round(time.perf_counter() - self._start, 1),
             "output_dir": self.args.output_dir,
         }
+
+
+def _check_max_length(args: TrainingArguments) -> None:
+    limit = getattr(args, "max_length", None)
+    if limit is not None and limit < 1:
+        raise ValueError(f"--max_length is {limit}, and a row needs at least 1 token. Raise it, or leave it out.")
 
 
 def _avoid_deprecated_default(parser: TrlParser, given: Sequence[str]) -> None:

@@ -17,6 +17,8 @@ from before_rl import DataArguments, Recipe
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
+from minimind_hf.data import PromptError
+from minimind_hf.data.conversations import parse_messages
 from minimind_hf.data.supervised import ConversationRenderer, check_example, encode_conversation, encode_text
 
 
@@ -36,13 +38,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise ValueError(f"--system_prompt_ratio is {ratio}; it is a share and must be between 0 and 1.")
     renderer = ConversationRenderer(recipe.tokenizer)
 
+    def check(row: Mapping[str, Any], where: str) -> str:
+        kind = check_example(row, where)
+        if kind != "text":
+            _check_turns(row[kind], where)
+        return kind
+
     def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         kind = check_example(row, f"row {index}")
         if kind == "text":
             return encode_text(row, recipe.tokenizer)
         return encode_conversation(row, index, renderer, kind, ratio, seed)
 
-    recipe.run(SFTTrainer, recipe.load_model(AutoModelForCausalLM), check_example, encode)
+    recipe.run(SFTTrainer, recipe.load_model(AutoModelForCausalLM), check, encode)
+
+
+def _check_turns(messages: Any, where: str) -> None:
+    """Refuses an assistant's turn that says nothing: the model would learn to end at once."""
+    for number, message in enumerate(parse_messages(messages, where)[0]):
+        said = [message.get(name) for name in ("content", "reasoning_content", "tool_calls")]
+        if message["role"] == "assistant" and not any(
+            part.strip() if isinstance(part, str) else part for part in said
+        ):
+            raise PromptError(
+                f"{where}: message {number}, of the assistant, is empty, and the model would learn to end at once. "
+                "Give it content, reasoning_content or tool_calls, or remove the row."
+            )
 
 
 if __name__ == "__main__":

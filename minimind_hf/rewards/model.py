@@ -83,6 +83,7 @@ class RewardModel:
         cls,
         path: str,
         *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         trust_remote_code: bool = False,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
@@ -92,6 +93,7 @@ class RewardModel:
 
         Args:
             path (`str`): Folder or hub name of a model, or of adapters, which are merged into their base.
+            tokenizer (`PreTrainedTokenizerBase`, *optional*): Used in place of the one in the folder.
             trust_remote_code (`bool`, *optional*, defaults to `False`): Allow code that comes with the model to run.
             device (`str` or `torch.device`, *optional*): The device of the model.
             dtype (`str` or `torch.dtype`, *optional*): The type of its parameters. Unset: the one it was saved in.
@@ -109,7 +111,7 @@ class RewardModel:
             raise RewardModelError(str(error)) from error
         model = _load_model(path, trust_remote_code, dtype)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+            tokenizer = tokenizer or AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, ImportError) as error:
             raise _cannot_load("tokenizer of the reward model", path, error) from error
         return cls(model, tokenizer, **kwargs).to(device)

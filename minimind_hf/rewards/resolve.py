@@ -33,7 +33,7 @@ def resolve_reward(
     Args:
         spec (`str`, `Callable` or `PreTrainedModel`): See above. A callable is returned unchanged.
         tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            The tokenizer of a reward model that is passed as a model. Unset: the one of the model's path.
+            The tokenizer of a reward model, given by its name or as a model. Unset: the one of the model's path.
         model_kwargs (`dict`, *optional*): Arguments for [`RewardModel`] if the specification is a model.
 
     Returns:
@@ -43,7 +43,7 @@ def resolve_reward(
         RewardError: If there is no such function or model.
     """
     if isinstance(spec, str):
-        return _from_string(spec, model_kwargs or {})
+        return _from_string(spec, tokenizer, model_kwargs or {})
     if isinstance(spec, torch.nn.Module) and hasattr(spec, "config"):
         return _from_model(spec, tokenizer, model_kwargs or {})
     if isinstance(spec, type) or not callable(spec):
@@ -81,7 +81,7 @@ def _name(function: RewardFunction) -> str:
     return "lambda" if name == "<lambda>" else name
 
 
-def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
+def _from_string(spec: str, tokenizer: PreTrainedTokenizerBase | None, model_kwargs: dict[str, Any]) -> RewardFunction:
     if (function := built_in_reward(spec)) is not None:
         return function
     if is_import_path(spec):
@@ -92,7 +92,7 @@ def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
             "model give its folder, or 'owner/name' on the hub."
         )
     try:
-        return RewardModel.from_pretrained(spec, **model_kwargs)
+        return RewardModel.from_pretrained(spec, tokenizer=tokenizer, **model_kwargs)
     except RewardModelError as error:
         raise RewardError(
             f"{spec!r} is neither a built-in reward ({', '.join(BUILT_IN_REWARDS)}) nor an import path ('module:name' "

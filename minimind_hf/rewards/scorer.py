@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..environment import Terminated
 from .columns import OWN_ARGUMENTS, check_columns, check_reserved, parameters_of, required_arguments
 from .errors import RewardError
 from .model import RewardModel
@@ -139,7 +140,9 @@ class RewardScorer:
         arguments = batch.arguments_for(name, function)
         try:
             answer = function(**arguments)
-        except Exception as error:
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:  # an exit would end the run as if it had succeeded
             raise _raised(name, batch, error) from error
         return self._loop.submit(answer) if inspect.isawaitable(answer) else answer
 
@@ -148,7 +151,9 @@ class RewardScorer:
             return answer
         try:
             return self._loop.result_of(answer)
-        except Exception as error:
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:
             raise _raised(name, batch, error) from error
 
 
@@ -189,7 +194,7 @@ class _Batch:
         return f"sample {i}:\n  prompt: {_excerpt(prompt)}\n  completion: {_excerpt(completion)}"
 
 
-def _raised(name: str, batch: _Batch, error: Exception) -> RewardError:
+def _raised(name: str, batch: _Batch, error: BaseException) -> RewardError:
     """The error to raise when a function raised, with the rows it was given."""
     shown = "\n".join(batch.describe(i) for i in range(min(len(batch), _ROWS_SHOWN)))
     given = f"{len(batch)} completions, the first of them" if len(batch) > _ROWS_SHOWN else "these completions"
@@ -237,7 +242,10 @@ class _LoopThread:
 
 
 async def _await(answer: Awaitable[Any]) -> Any:
-    return await answer
+    try:
+        return await answer
+    except SystemExit as error:  # asyncio would end the thread of the loop by it
+        raise RuntimeError(f"SystemExit: {error}") from error
 
 
 def _checked(name: str, answer: Any, batch: _Batch) -> torch.Tensor:

@@ -7,13 +7,14 @@ and how weights are exported to servers is here too; whatever concerns one engin
 """
 
 from .engine import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
-from .errors import RolloutServerError, ServerGoneError
+from .errors import EngineMismatchError, RolloutServerError, ServerGoneError
 from .exported_weights import exported_config, exported_weights, write_weights
 from .sglang.engine import WEIGHT_SYNCS, SGLangEngine
 from .torch.engine import TorchEngine
 
 __all__ = [
     "WEIGHT_SYNCS",
+    "EngineMismatchError",
     "Rollout",
     "RolloutEngine",
     "RolloutServerError",

@@ -12,3 +12,7 @@ class ServerUnavailableError(RolloutServerError):
 
 class ServerGoneError(RolloutServerError):
     """A rollout server failed for longer than allowed. Trainers save a checkpoint before they raise it."""
+
+
+class EngineMismatchError(RuntimeError):
+    """Completions come from another distribution than the trainer's, too far from it to be trained on."""

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..data import check_tokenizer
+from ..forward.generation_settings import make_generation_config_savable
 from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
 from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
@@ -44,9 +45,10 @@ from .experience.inputs import (
     make_sampler,
 )
 from .experience.micro_batch import MicroBatch
+from .experience.mismatch import K3
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
-from .logs.health import HealthCallback
+from .logs.health import HealthCallback, stop_for_engine
 from .logs.progress import RLProgressCallback
 from .logs.run_log import RunLog
 from .metrics import Metrics
@@ -132,6 +134,7 @@ class RLTrainer(EvaluatingTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        make_generation_config_savable(self.policy, tokenizer)  # after the critic has copied the policy's config
         check_mode(self.accelerator)
         check_each_node(args, self.accelerator)
         self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
@@ -151,7 +154,15 @@ class RLTrainer(EvaluatingTrainer):
         if not args.disable_tqdm:
             self.add_callback(RLProgressCallback)
         self.health = HealthCallback(args.output_dir) if args.health else None
-        self.guard = StepGuard(self.accelerator, self.skips_update, self._stop, judges_gradients=not args.fp16)
+        self.guard = StepGuard(
+            self.accelerator,
+            self.skips_update,
+            self._stop,
+            judges_gradients=not args.fp16,
+            largest_k3=args.max_sampling_k3,
+            take_k3=lambda: self.metrics.take_watched(K3),
+            stop_engine=self._stop_for_engine,
+        )
         self.run_log = RunLog(
             args,
             self.accelerator,
@@ -167,6 +178,9 @@ class RLTrainer(EvaluatingTrainer):
     def _stop(self, found: str) -> None:
         if self.health is not None:
             self.health.stop(found, self.state)
+
+    def _stop_for_engine(self, k3: float) -> None:
+        stop_for_engine(k3, self.args.max_sampling_k3, self.state, self.health, self.args.output_dir)
 
     # The Trainer: data
 

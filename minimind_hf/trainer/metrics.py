@@ -86,6 +86,7 @@ class Metrics:
         self._records = _Records()
         self._since = time.perf_counter()
         self._previous_step = step
+        self._watched: dict[str, _Moments] = defaultdict(_Moments)
 
     def add_values(self, name: str, values: Tensor, std_name: str | None = None) -> None:
         """Adds values. Their mean is logged, and with `std_name` their population std. NaN values are skipped."""
@@ -98,6 +99,16 @@ class Metrics:
     def add_mean(self, name: str, total: float | Tensor, count: float | Tensor) -> None:
         """Adds a sum over `count` items. The mean over all items is logged."""
         self._records.moments[name].add(_Moments(total, 0.0, count))
+
+    def add_watched_mean(self, name: str, total: float | Tensor, count: float | Tensor) -> None:
+        """The same for a mean that is also judged by itself; see [`~Metrics.take_watched`]."""
+        self.add_mean(name, total, count)
+        self._watched[name].add(_Moments(total, 0.0, count))
+
+    def take_watched(self, name: str) -> tuple[float, float]:
+        """Returns the sum and the count of this process since the last call, whatever was logged in between."""
+        taken = self._watched.pop(name, _Moments()).as_floats()
+        return taken.total, taken.count
 
     def add_total(self, name: str, value: float | Tensor) -> None:
         """Adds a micro-batch's part of a sum over the optimizer step, such as the loss."""

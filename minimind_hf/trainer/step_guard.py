@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks between the gradients of an optimizer step and its update.
 
-An update with a loss or gradient that is not finite ends the run, so that weights and checkpoints stay good. An update
-with nothing to learn from, or one that the algorithm skips, leaves weights and optimizer unchanged.
+An update with a loss or gradient that is not finite, or on completions that other weights than the trainer's have
+drawn, ends the run, so that weights and checkpoints stay good. An update with nothing to learn from, or one that the
+algorithm skips, leaves weights and optimizer unchanged.
 """
 
 import math
@@ -26,6 +27,10 @@ class StepGuard(TrainerCallback):
         skips (`Callable[[], bool]`): Whether to skip the next update. Called once per step, in all processes.
         stop (`Callable[[str], None]`): Called with a description of what is not finite; ends the run.
         judges_gradients (`bool`): False for fp16, whose scaler skips steps with infinite gradients itself.
+        largest_k3 (`float`, *optional*): How far, in nats per token, the engine may be from the trainer; unset: any.
+        take_k3 (`Callable[[], tuple[float, float]]`, *optional*): Returns sum and count of this distance in the step,
+            as this process has measured it.
+        stop_engine (`Callable[[float], None]`, *optional*): Called with the mean over all processes; ends the run.
     """
 
     def __init__(
@@ -34,10 +39,14 @@ class StepGuard(TrainerCallback):
         skips: Callable[[], bool],
         stop: Callable[[str], None],
         judges_gradients: bool = True,
+        largest_k3: float | None = None,
+        take_k3: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        stop_engine: Callable[[float], None] | None = None,
     ):
         self._accelerator = accelerator
         self._skips, self._stop = skips, stop
         self._judges_gradients = judges_gradients
+        self._largest_k3, self._take_k3, self._stop_engine = largest_k3, take_k3, stop_engine
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -68,11 +77,15 @@ class StepGuard(TrainerCallback):
         return self._is_skipped
 
     def judge(self, norm: float | None = None) -> None:
-        """Ends the run in all processes if a loss or gradient of the step is not finite in one of them."""
+        """Ends the run in all processes if a loss or gradient of the step is not finite in one of them, or if the
+        engine
+        is too far from the trainer."""
         self.add_gradient_norm(norm)
-        found = self._verdict()
+        found, k3 = self._verdict()
         if found is not None:
             self._stop(found)
+        if self._largest_k3 is not None and k3 > self._largest_k3:
+            self._stop_engine(k3)
 
     def guard(self, deepspeed_engine: Any, clip: Callable[[], None]) -> None:
         """Inserts the checks and the clipping between backward and update, where DeepSpeed does both."""
@@ -85,15 +98,16 @@ class StepGuard(TrainerCallback):
             # momentum and weight decay.
             optimizer.zero_grad(set_to_none=True)
 
-    def _verdict(self) -> str | None:
+    def _verdict(self) -> tuple[str | None, float]:
+        """What is not finite, and the mean k3 of the step over all processes."""
         losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
-        found = _describe(losses, self._rows, norms)
+        found, (total, count) = _describe(losses, self._rows, norms), self._take_k3()
         if self._accelerator.num_processes > 1:
-            anywhere = torch.tensor(float(found is not None), device=self._accelerator.device)
-            anywhere = self._accelerator.reduce(anywhere, reduction="sum").item()
+            told = torch.tensor([float(found is not None), total, count], device=self._accelerator.device)
+            anywhere, total, count = self._accelerator.reduce(told, reduction="sum").tolist()
             if anywhere and found is None:
-                return "another process met a loss or gradient that is not finite"
-        return found
+                found = "another process met a loss or gradient that is not finite"
+        return found, total / count if count else 0.0
 
 
 def _describe(losses: list[float], rows: list[list[int]], norms: list[float]) -> str | None:

@@ -5,6 +5,7 @@ import asyncio
 import copy
 import functools
 import math
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from naming import raises_naming
 
+from minimind_hf.environment import Terminated
 from minimind_hf.rewards import RewardError, RewardModel, RewardScorer, length_reward
 
 PROMPTS = ["p0", "p0", "p1", "p1"]
@@ -361,7 +363,7 @@ def test_what_ends_the_loop_of_async_functions_ends_the_call(error, in_a_task):
         return [1.0] * len(completions)
 
     scorer = RewardScorer([works, function])
-    with pytest.raises(RewardError if error is asyncio.CancelledError else error):
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else RewardError):
         scorer(PROMPTS, COMPLETIONS, IDS, {})
     scorer.close()
 
@@ -519,3 +521,43 @@ def test_a_function_without_signature_is_called_with_everything():
             return [0.5] * len(answer)
 
     assert score([Opaque()]).tolist() == [[0.5]] * 4
+
+
+@pytest.mark.parametrize("code", [0, None, "enough"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reward_that_exits_is_an_error_that_names_it(code, is_async):
+    def leaving(completions, **kwargs):
+        sys.exit(code)
+
+    async def leaving_later(completions, **kwargs):
+        sys.exit(code)
+
+    scorer = RewardScorer(leaving_later if is_async else leaving)
+    with pytest.raises(RewardError, match=f"'leaving.*SystemExit: {'' if code is None else code}"):
+        scorer(["p"], ["c"], [[1]], {})
+    scorer.close()
+
+
+def test_sigterm_within_a_reward_is_not_the_rewards_own_exit():
+    def ended(completions, **kwargs):
+        raise Terminated(143)
+
+    with pytest.raises(Terminated):
+        RewardScorer(ended)(["p"], ["c"], [[1]], {})
+
+
+def test_a_reward_model_given_by_name_uses_the_tokenizer_that_was_passed(make_classifier, tokenizer, tmp_path):
+    make_classifier().save_pretrained(tmp_path)
+    with pytest.raises(RewardError):  # the folder has none
+        RewardScorer(str(tmp_path))
+    scorer = RewardScorer([str(tmp_path), "length"], processing_classes=[tokenizer, None])
+    tokenizer.save_pretrained(tmp_path)
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = "{% for m in messages %}{{ m.content }}!{% endfor %}"
+    prompts, said = [[{"role": "user", "content": "a"}]], [[{"role": "assistant", "content": "b"}]]
+    given, own, others = (
+        RewardScorer(str(tmp_path), processing_classes=one)(prompts, said, [[1]], {})[0, 0]
+        for one in (tokenizer, None, other)
+    )
+    assert given == own == scorer(prompts, said, [[1]], {})[0, 0]
+    assert others != own

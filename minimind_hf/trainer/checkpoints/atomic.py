@@ -14,6 +14,9 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
+from .best import is_same_folder
+from .checksums import write_checksums
+
 STAGING = "_saving"  # names that begin like this are not pushed to the Hub
 
 
@@ -45,6 +48,7 @@ def committed(folder: Path, name: str, accelerator: Accelerator, writes: bool) -
         yield staging
         accelerator.wait_for_everyone()
         if writes:
+            write_checksums(staging / name)
             _flush(staging / name)
             _move(staging / name, folder / name)
             shutil.rmtree(staging)
@@ -91,7 +95,8 @@ def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None, newe
     if limit is None or limit < 1:
         return
     checkpoints = checkpoints_by_age(folder)
-    kept = {folder / newest, *([Path(best)] if best else [])}
+    is_best = (path for path in checkpoints if best is not None and is_same_folder(path, best))
+    kept = {folder / newest, *is_best}
     surplus = len(checkpoints) - max(limit, len(kept))
     staging = folder / STAGING
     for checkpoint in [path for path in checkpoints if path not in kept][: max(surplus, 0)]:

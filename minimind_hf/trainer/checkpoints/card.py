@@ -43,6 +43,7 @@ _NOT_OF_THE_RESULT = (
     "sglang_base_url",
     "server_timeout",
     "rollout_sync_dir",
+    "max_sampling_k3",
     "health",
 )
 _OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "target_modules")

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from ...rollout import ServerGoneError
 from ..experience.micro_batch import MicroBatch
 from ..models.optimization import is_stateless, load_schedule
 from .atomic import clear_staging
+from .best import restore_best
+from .data_order import data_order, warn_if_nothing_is_left, warn_of_other_order
 from .resharding import is_of_other_processes, load_resharded
 from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .run_folder import ending_in_order, held_by_this_run
 from .saving import SavingTrainer
-from .state import load_rollout_state, save_rollout_state
+from .state import load_rollout_state, save_rollout_state, saved_order
 
 
 class CheckpointingTrainer(SavingTrainer):
@@ -75,14 +78,36 @@ class CheckpointingTrainer(SavingTrainer):
             return f"The model was saved to {folder}; with save_only_model the run cannot be resumed from it."
         return f"A checkpoint was saved: start the server and continue with --resume_from_checkpoint {folder}."
 
+    @cached_property
+    def _data_order(self) -> dict[str, Any]:
+        return data_order(self.args, self.train_dataset)
+
     # Saving
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves the unused part of the rollout with the random states."""
         super()._save_rng_state(output_dir)
-        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer)
+        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, self._data_order)
 
     # Resuming
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: str | None,
+        trial: Any,
+    ) -> tuple[int, int]:
+        places = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+        )
+        if resume_from_checkpoint is not None:
+            restore_best(self.state, resume_from_checkpoint)
+            if self.is_world_process_zero():
+                warn_of_other_order(resume_from_checkpoint, saved_order(resume_from_checkpoint), self._data_order)
+                warn_if_nothing_is_left(resume_from_checkpoint, self.state)
+        return places
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None

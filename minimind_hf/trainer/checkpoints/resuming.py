@@ -6,7 +6,9 @@ silently continue without them.
 """
 
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import logging
 
 from ...rollout.agreement import failing_together
+from .checksums import changed_files
 from .state import world_size_of
 
 logger = logging.get_logger(__name__)
@@ -227,13 +230,14 @@ def _damages(folder: Path) -> Iterator[str]:
                 json.loads(path.read_text(encoding="utf-8"))
             except (json.JSONDecodeError, UnicodeDecodeError) as error:
                 yield f"{path} is not valid JSON ({error})"
+    yield from changed_files(folder)
 
 
 def _damage_of_zip(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, struct.error) as error:
         return f"{path} cannot be read ({error})"
     return None if broken is None else f"{path} is damaged (in {broken})"
 

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
+from ...environment import Terminated
 from ...rollout.agreement import failing_together
 
 logger = logging.get_logger(__name__)
@@ -108,7 +109,7 @@ def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
         if os.getpid() != owner:  # a child process inherited this handler
             os.kill(os.getpid(), number)
             return
-        raise SystemExit(128 + number)
+        raise Terminated(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     try:

@@ -37,15 +37,20 @@ IN_THE_BUFFER = (
 
 
 def save_rollout_state(
-    folder: str | Path, args: TrainingArguments, rollouts_made: int, buffer: Sequence[MicroBatch]
+    folder: str | Path,
+    args: TrainingArguments,
+    rollouts_made: int,
+    buffer: Sequence[MicroBatch],
+    order: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves the micro-batches of this process that have not been trained on yet."""
-    state = {
+    """Saves the micro-batches of this process that have not been trained on, and the order of prompts
+    (`data_order`).""" state = {
         "world_size": args.world_size,
         "rollouts_made": rollouts_made,
         "buffer": [batch.state() for batch in buffer],
     }
     state["made_with"] = _made_with(args)
+    state["order"] = dict(order or {})
     torch.save(state, _path(folder, args.process_index))
 
 
@@ -112,6 +117,12 @@ def _check_made_with(folder: str | Path, saved: Mapping[str, Any], own: Mapping[
             f"{'; '.join(changed)}. Resume with the settings of the run, or from a checkpoint at the end of a "
             "rollout, where all of them may change."
         )
+
+
+def saved_order(folder: str | Path) -> dict[str, Any]:
+    """Returns in which order prompts came in the run of a checkpoint; empty for checkpoints of earlier versions."""
+    any_rank = next(Path(folder).glob(ROLLOUT_STATE.format(rank="*")), _path(folder, 0))
+    return _read(any_rank).get("order", {})
 
 
 def world_size_of(folder: str | Path) -> int:

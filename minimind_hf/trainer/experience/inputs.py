@@ -12,7 +12,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...data import PromptDataset
 from ...data.prompts import say_how_many_think
-from ...paths import check_loadable
+from ...paths import check_loadable, check_tokenizer_files
 from ...rollout import RolloutEngine, SGLangEngine, TorchEngine
 from ..settings.base import RLConfig
 from ..settings.engines import check_own_engine
@@ -148,6 +148,7 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
             "The model was created in memory, so there is no folder to load a tokenizer from. Pass processing_class."
         )
     check_loadable(name)
+    check_tokenizer_files(name)
     revision = (args.model_init_kwargs or {}).get("revision")
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:

@@ -17,6 +17,7 @@ from .micro_batch import MicroBatch
 
 _DIFFERENCE = "sampling/sampling_logp_difference"
 _RATIO = "sampling/importance_sampling_ratio"
+K3 = "sampling/k3"
 
 
 def measure_staleness(rollouts: Sequence[Rollout], step: int, metrics: Metrics) -> None:
@@ -80,5 +81,5 @@ def _add_mismatch(logps: Tensor, engine_logps: Tensor, mask: Tensor, metrics: Me
     found = sampling_mismatch(logps, engine_logps, mask)
     num_tokens = found["num_tokens"]
     metrics.add_mean(f"{_DIFFERENCE}/mean", found["mean"] * num_tokens, num_tokens)
-    metrics.add_mean("sampling/k3", found["k3"] * num_tokens, num_tokens)
+    metrics.add_watched_mean(K3, found["k3"] * num_tokens, num_tokens)
     metrics.add_max(f"{_DIFFERENCE}/max", torch.where(num_tokens > 0, found["max"], -torch.inf))

@@ -9,9 +9,11 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
+from ...health.checks import engine_mismatch
 from ...health.monitor import HealthMessage, HealthMonitor, message_of, read_health
 from ...health.rules import NOT_FINITE, RULES
 from ...reports.record import HEALTH_FILE, write_lines
+from ...rollout import EngineMismatchError
 from ..models.weights import NotFiniteError
 
 logger = logging.get_logger(__name__)
@@ -66,7 +68,7 @@ class HealthCallback(TrainerCallback):
             NotFiniteError: In every process.
         """
         rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
-        message = message_of(rule, state.global_step + 1, f"{found}; {_what_remains(self.path.parent)}")
+        message = message_of(rule, state.global_step + 1, f"{found}; {what_remains(self.path.parent)}")
         self.report(message, state.is_world_process_zero)
         raise NotFiniteError(str(message))
 
@@ -75,13 +77,45 @@ class HealthCallback(TrainerCallback):
             write_lines(self.path, [{**asdict(message), "message": message.text} for message in self.messages])
 
 
+def stop_for_engine(k3: float, limit: float, state: TrainerState, health: HealthCallback | None, folder: str) -> None:
+    """Ends a run whose engine samples from other weights than the trainer's, before it trains on the completions.
+
+    Args:
+        k3 (`float`): Mean `sampling/k3` of the step.
+        limit (`float`): `max_sampling_k3`.
+        state (`TrainerState`): Before the update.
+        health ([`HealthCallback`], *optional*): Keeps the message.
+        folder (`str`): The output folder.
+
+    Raises:
+        EngineMismatchError: In every process.
+    """
+    found = (
+        f"sampling/k3 of the completions is {k3:.3g} nats per token, above max_sampling_k3={limit:g}, so they were "
+        f"drawn from other weights than the trainer's; {what_remains(Path(folder))}"
+    )
+    rule = next(rule for rule in RULES if rule.check is engine_mismatch)
+    message = HealthMessage(
+        state.global_step + 1,
+        rule.name,
+        rule.title,
+        found,
+        "restart the server with the model that is trained, and see that it loads the weights it is sent "
+        "(rollout_weight_sync, rollout_sync_dir); or, if engine and trainer may differ as much, raise "
+        "max_sampling_k3 (None: no bound)",
+    )
+    if health is not None:
+        health.report(message, state.is_world_process_zero)
+    raise EngineMismatchError(str(message))
+
+
 def _is_of_training(log: Mapping[str, float]) -> bool:
     return "loss" in log
 
 
-def _what_remains(output_dir: Path) -> str:
+def what_remains(output_dir: Path) -> str:
     """Describes where a stopped run can be resumed."""
-    checkpoint = get_last_checkpoint(str(output_dir))
+    checkpoint = get_last_checkpoint(str(output_dir)) if output_dir.is_dir() else None
     if checkpoint is None:
         return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
     return f"the update was not made; the last good checkpoint is {checkpoint}"

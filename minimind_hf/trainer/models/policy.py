@@ -2,6 +2,8 @@
 """The policy: loading it, wrapping it for peft, and checking that it fits the data."""
 
 import copy
+from pathlib import Path
+from typing import Any
 
 from accelerate.utils import is_peft_model
 from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
@@ -15,11 +17,12 @@ from trl.trainer.utils import create_model_from_path, disable_dropout_in_model
 from ...forward.introspection import context_length, forward_arguments, refuse_learned_prompts, unwrap
 from ...forward.layouts import choose_layout
 from ...forward.lean import use_lean_norms, use_onednn
-from ...paths import check_loadable
+from ...paths import check_loadable, check_nothing_missing
 from ..distributed.sharding import whole_weights
 from ..settings.base import RLConfig
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
 from .reference import REFERENCE_ADAPTER
+from .weights import load_adapter
 
 logger = logging.get_logger(__name__)
 
@@ -63,7 +66,7 @@ def _load(name: str, args: RLConfig) -> PreTrainedModel:
     cache_dir = init_kwargs.get("cache_dir")
     check_loadable(name, cache_dir=cache_dir)
     if find_adapter_config_file(name, revision=init_kwargs.get("revision")) is None:
-        return create_model_from_path(name, architecture=AutoModelForCausalLM, **init_kwargs)
+        return create_model_from_path(name, architecture=_WholeCausalLM, **init_kwargs)
     revision = init_kwargs.pop("revision", None)  # the adapter's; its config may name the base's
     config = PeftConfig.from_pretrained(name, revision=revision)
     if not config.base_model_name_or_path:
@@ -74,8 +77,21 @@ def _load(name: str, args: RLConfig) -> PreTrainedModel:
     if config.revision:
         init_kwargs["revision"] = config.revision
     check_loadable(config.base_model_name_or_path, f"base of the adapter {name}", cache_dir)
-    base = create_model_from_path(config.base_model_name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
-    return PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
+    base = create_model_from_path(config.base_model_name_or_path, architecture=_WholeCausalLM, **init_kwargs)
+    model = PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
+    if Path(name).is_dir():
+        load_adapter(model, name, POLICY_ADAPTER)  # again, since peft leaves out without a word what the file lacks
+    return model
+
+
+class _WholeCausalLM:
+    """AutoModelForCausalLM for trl's loader, which refuses weights that lack a tensor."""
+
+    @staticmethod
+    def from_pretrained(name: str, **kwargs: Any) -> PreTrainedModel:
+        model, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **kwargs)
+        check_nothing_missing(name, model, info)
+        return model
 
 
 def _for_language_models(config: PeftConfig, model_type: str) -> PeftConfig:

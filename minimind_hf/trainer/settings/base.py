@@ -19,7 +19,7 @@ from ...forward.layouts import LAYOUTS
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
-from .checks import check_values
+from .checks import check_intervals, check_values
 from .engines import ReplaceDefault, check_engine_settings
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -161,6 +161,12 @@ class RLConfig(TrainingArguments):
     )
     rollout_correction_cap: Annotated[float, Bounds(at_least=1)] = _field(2.0, "Largest weight of rollout_correction.")
 
+    max_sampling_k3: Annotated[float | None, Bounds(above=0, remedy="Unset, it stops nothing.")] = _field(
+        1.0,
+        "Stop before an update on completions whose mean sampling/k3 is above this many nats per token: the engine "
+        "draws from other weights. Unset: never.",
+    )
+
     # Training forward
     forward_layout: Annotated[str, Bounds(choices=LAYOUTS)] = _field(
         "shared_prompt",
@@ -208,6 +214,7 @@ class RLConfig(TrainingArguments):
             raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
+        check_intervals(self)
         super().__post_init__()
         for name in ("model_init_kwargs", "chat_template_kwargs"):
             if not isinstance(getattr(self, name), dict | None):

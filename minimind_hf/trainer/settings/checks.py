@@ -74,3 +74,19 @@ def check_values(config: Any) -> None:
         value = getattr(config, name)
         if value not in allowed:
             raise ValueError(f"{name}={value!r} {reason} Leave {name} at {allowed[0]!r}.")
+
+
+def check_intervals(config: TrainingArguments) -> None:
+    """Refuses intervals of steps that the Trainer would take for "never", or for "at every step".
+
+    Raises:
+        ValueError: With the setting, its value and what to do.
+    """
+    for what in ("save", "eval"):
+        name, strategy = f"{what}_steps", f"{what}_strategy"
+        value = getattr(config, name)
+        if getattr(config, strategy) == "steps" and value is not None and value <= 0:
+            raise ValueError(
+                f"{name} is {value}, with {strategy}='steps'. Set it to 1 or more (below 1: a share of all steps), or "
+                f"{strategy}='no'."
+            )
