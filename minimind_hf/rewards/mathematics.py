@@ -54,8 +54,8 @@ def expressions(text: str, seconds: int | None) -> list[Any]:
         seconds (`int`, *optional*): Time limit of the parser.
 
     Returns:
-        `list`: Readings of one expression, each an object of sympy or its text. Two for a number with a letter that may
-        be a unit or a variable (`5m`). Empty if nothing can be read.
+        `list`: Readings of one expression, each an object of sympy or its text. Two for a number with a letter that
+        may be a unit or a variable (`5m`). Empty if nothing can be read.
     """
     text = _in_latex(text.strip())
     core = text.rstrip(".").strip()
