@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
 
 from .bounds import Bounds, Count, Positive, Share, check_settings
 from .flags import flag
+from .forward.introspection import declared_eos_ids, unspoken_ids
 from .inference import Piece, ThoughtSplitter, opens_thought
 
 HELP = "/clear starts over, /think and /nothink switch thinking on and off, /exit (or end of file) ends the chat"
@@ -132,7 +135,8 @@ class Chat:
                 self.console.print(Text(piece.text, style="dim italic" if piece.is_thought else ""), end="")
 
         inputs = self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(self.model.device)
-        streamer = _PieceStreamer(self.tokenizer, show, opens_thought(prompt))
+        unspoken = unspoken_ids(self.tokenizer, declared_eos_ids(self.model))
+        streamer = _PieceStreamer(self.tokenizer, show, opens_thought(prompt), unspoken)
         self.model.generate(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
@@ -151,10 +155,23 @@ class Chat:
 class _PieceStreamer(TextStreamer):
     """Passes on text while it is decoded, split into thought and answer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, show: Callable[[Piece], None], inside: bool):
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._show = show
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        show: Callable[[Piece], None],
+        inside: bool,
+        unspoken: frozenset[int],
+    ):
+        super().__init__(tokenizer, skip_prompt=True)
+        self._show, self._unspoken = show, unspoken
         self._splitter = ThoughtSplitter(inside)
+
+    def put(self, value: Tensor) -> None:
+        if not self.next_tokens_are_prompt:
+            # Not by `skip_special_tokens`, which leaves out tags that are special tokens too.
+            value = torch.tensor([token for token in value.flatten().tolist() if token not in self._unspoken])
+        if value.numel():
+            super().put(value)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         pieces = list(self._splitter.feed(text))

@@ -208,7 +208,7 @@ def answer_prompts(
         )
         rollouts = engine.generate([prompt["prompt_ids"] for prompt in batch], settings.samples, sampling)
         check_rollouts(rollouts, len(batch) * settings.samples, model.get_input_embeddings().num_embeddings, engine)
-        batch_signals, records = _judge_batch(batch, rollouts, tokenizer, scorer, settings.samples)
+        batch_signals, records = _judge_batch(batch, rollouts, tokenizer, scorer, settings.samples, ends)
         signals.append(batch_signals)
         completions += records
         on_progress(len(batch))
@@ -216,10 +216,15 @@ def answer_prompts(
 
 
 def _judge_batch(
-    batch: list[dict], rollouts: list, tokenizer: PreTrainedTokenizerBase, scorer: RewardScorer, samples: int
+    batch: list[dict],
+    rollouts: list,
+    tokenizer: PreTrainedTokenizerBase,
+    scorer: RewardScorer,
+    samples: int,
+    ends: Sequence[int],
 ) -> tuple[torch.Tensor, list[dict[str, Any]]]:
     ids = [rollout.completion_ids for rollout in rollouts]
-    completions = readable_completions(batch, ids, tokenizer)
+    completions = readable_completions(batch, ids, tokenizer, ends)
     signals = judge(scorer, batch, completions, ids)
     repeated = [prompt for prompt in batch for _ in range(samples)]
     records = [

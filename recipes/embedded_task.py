@@ -36,6 +36,7 @@ from transformers import (
 )
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
+from minimind_hf.rewards.judging import readable_texts
 
 QUESTION = "27 + 35 = ?"  # to try the result with
 TEMPERATURE = 0.8
@@ -236,7 +237,7 @@ def sample(
     engine.sync_weights(model, version=0)
     sampling = SamplingParams(MAX_COMPLETION_LENGTH, TEMPERATURE, (tokenizer.eos_token_id,), seed=0)
     rollouts = engine.generate([prompt["prompt_ids"] for prompt in prompts], samples_per_sum, sampling)
-    return tokenizer.batch_decode([rollout.completion_ids for rollout in rollouts], skip_special_tokens=True)
+    return readable_texts([rollout.completion_ids for rollout in rollouts], tokenizer)
 
 
 def measure(

@@ -64,6 +64,16 @@ def test_hidden_thought_is_kept_but_not_shown(make_chat):
     assert chat.messages[-1] == {"role": "assistant", "content": "two", "reasoning_content": "secret"}
 
 
+def test_tags_that_are_special_tokens_part_thought_and_answer(make_chat):
+    chat, _, shown = make_chat("<|im_start|>hm</think>two", "<tool_call>x", thinking=True, show_thinking=False)
+    chat.tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>", "<tool_call>"]})
+    assert chat.say("1+1?") == "two"
+    chat.settings = ChatSettings(thinking=False)
+    assert chat.say("call") == "<tool_call>x"
+    assert shown.getvalue() == "two\n<tool_call>x\n"
+    assert chat.messages[1] == {"role": "assistant", "content": "two", "reasoning_content": "hm"}
+
+
 def test_what_looks_like_markup_is_shown_as_it_is(make_chat):
     chat, _, shown = make_chat("[bold]x[/bold] [0]")
     chat.say("?")

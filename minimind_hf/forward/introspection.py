@@ -6,6 +6,7 @@ Architectures differ in a few optional arguments (ALiBi models take no `position
 """
 
 import inspect
+from collections.abc import Iterable
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -68,15 +69,31 @@ def context_length(model: nn.Module) -> int | None:
     return getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
 
 
+def declared_eos_ids(model: nn.Module) -> tuple[int, ...]:
+    """Returns the ids that end a completion by the model's generation config; none if it has no such config."""
+    declared = getattr(getattr(unwrap(model), "generation_config", None), "eos_token_id", None)
+    return (declared,) if isinstance(declared, int) else tuple(declared or ())
+
+
+def unspoken_ids(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> frozenset[int]:
+    """Returns the ids that are no part of a completion's text: BOS, EOS and PAD.
+
+    Other special tokens are text: the tags of a thought or of a tool call are special in some vocabularies.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): Of the model.
+        ends (`Iterable[int]`): Further ids that end a completion, such as those of the generation config.
+    """
+    return frozenset({*ends, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})
+
+
 def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Returns every id that ends a completion, from the generation config and the tokenizer.
 
     Raises:
         ValueError: If there is none.
     """
-    declared = getattr(unwrap(model).generation_config, "eos_token_id", None)
-    declared = [declared] if isinstance(declared, int) else list(declared or [])
-    ids = {*declared, tokenizer.eos_token_id} - {None}
+    ids = {*declared_eos_ids(model), tokenizer.eos_token_id} - {None}
     if not ids:
         raise ValueError(
             "Neither the model's generation config nor the tokenizer has an EOS token, so completions could not end. "

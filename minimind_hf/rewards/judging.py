@@ -4,32 +4,45 @@
 A prompt is an example of a `PromptDataset`: `prompt` (a text or messages), `prompt_ids`, `index` and `columns`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..forward.introspection import unspoken_ids
 from .scorer import RewardScorer
 
 
 def readable_completions(
-    prompts: Sequence[dict], completion_ids: Sequence[list[int]], tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[dict],
+    completion_ids: Sequence[list[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    ends: Iterable[int] = (),
 ) -> list:
     """Decodes completions as reward functions read them.
 
     Args:
         prompts (`Sequence[dict]`): The prompts that were answered.
         completion_ids (`Sequence[list[int]]`): Tokens of the completions.
-        tokenizer: Decodes them, without its special tokens.
+        tokenizer: Decodes them, without its BOS, EOS and PAD.
+        ends (`Iterable[int]`): Further ids that end a completion.
 
     Returns:
         `list`: Texts where all prompts are texts, else conversations of one assistant message.
     """
-    texts = tokenizer.batch_decode(list(completion_ids), skip_special_tokens=True)
+    texts = readable_texts(completion_ids, tokenizer, ends)
     if all(isinstance(prompt["prompt"], str) for prompt in prompts):
         return texts
     return [[{"role": "assistant", "content": text}] for text in texts]
+
+
+def readable_texts(
+    completion_ids: Sequence[list[int]], tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()
+) -> list[str]:
+    """Decodes completions, all of their tokens but those of [`unspoken_ids`]."""
+    unspoken = unspoken_ids(tokenizer, ends)
+    return tokenizer.batch_decode([[token for token in ids if token not in unspoken] for ids in completion_ids])
 
 
 def judge(

@@ -17,6 +17,7 @@ from typing import Any
 
 from .columns import needs_columns
 from .errors import RewardError
+from .mathematics import expressions, is_broken
 from .rules import Completion, answer_part, completion_text
 
 _FINAL = "####"  # GSM8K's mark of the final answer
@@ -50,14 +51,14 @@ def math_score(response: str, reference: str) -> float | None:
 
     `1/2`, `0.5` and `\\frac{1}{2}` are equal, and so are `x + 1` and `1 + x`
     ([math-verify](https://github.com/huggingface/Math-Verify)). The answer is what follows `####`, or the last boxed
-    or other expression of the text.
+    or other expression of the text, each read whole, with or without delimiters such as `$`.
 
     Args:
         response (`str`): The completion's text.
         reference (`str`): The right answer, or a solution that ends with it.
 
     Returns:
-        `float`, *optional*: `None` if no expression is found in the reference.
+        `float`, *optional*: `None` if the reference cannot be read as an expression.
 
     Raises:
         RewardError: If math-verify is not installed.
@@ -68,13 +69,13 @@ def math_score(response: str, reference: str) -> float | None:
     gold = _parsed_reference(final_answer(reference), seconds)
     if not gold:
         return None
-    answer = math_verify.parse(final_answer(answer_part(response)), parsing_timeout=seconds)
+    answer = expressions(final_answer(answer_part(response)), seconds)
     return float(math_verify.verify(list(gold), answer, timeout_seconds=seconds))
 
 
 @lru_cache(maxsize=4096)
 def _parsed_reference(text: str, seconds: int | None) -> tuple:
-    return tuple(importlib.import_module("math_verify").parse(text, parsing_timeout=seconds))
+    return () if is_broken(text) else tuple(expressions(text, seconds))
 
 
 def exact_match_score(response: str, reference: str, *, ignore_case: bool = False) -> float:

@@ -81,7 +81,9 @@ class FourSteps(CheckpointingTrainer):
         ids = [rollout.completion_ids for rollout in counted.rollouts]
         notes = RewardNotes(len(ids), metrics, self.scorer.names)
         with metrics.phase("scoring"), failing_together("scoring"):
-            experience.completions = readable_completions(counted.prompts, ids, self.processing_class)
+            experience.completions = readable_completions(
+                counted.prompts, ids, self.processing_class, self._rollouts.eos_token_ids
+            )
             experience.signals = self._signals(counted.prompts, experience.completions, ids, notes)
             weights = self.scorer.weights.to(experience.signals)
             experience.rewards = total_rewards(experience.signals, weights, experience.num_generations)

@@ -10,7 +10,7 @@ import torch
 from accelerate.utils import DistributedType
 from naming import assert_names, raises_naming
 from peft import LoraConfig
-from tiny import QUIET, SIZES, make_llama, tiny_trainer
+from tiny import QUIET, SIZES, make_llama, make_prompts, tiny_trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.trainer.checkpoints.checksums import CHECKSUMS

@@ -43,8 +43,8 @@ def save_rollout_state(
     buffer: Sequence[MicroBatch],
     order: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves the micro-batches of this process that have not been trained on, and the order of prompts
-    (`data_order`).""" state = {
+    """Saves the unused micro-batches of this process, and the order of the prompts (see `data_order`)."""
+    state = {
         "world_size": args.world_size,
         "rollouts_made": rollouts_made,
         "buffer": [batch.state() for batch in buffer],
