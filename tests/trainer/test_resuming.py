@@ -21,9 +21,9 @@ SETTINGS = {"save_strategy": "steps", "save_steps": 1, "num_generations": 4, "st
 SETTINGS |= {"optim": "adamw_torch"}
 
 
-def build(folder, model=None, peft_config=None, prompts=12, **changes) -> GRPOTrainer:
+def build(folder, model=None, peft_config=None, prompts=None, **changes) -> GRPOTrainer:
     config = GRPOConfig(output_dir=str(folder), **QUIET | SIZES | SETTINGS | changes)
-    return tiny_trainer(config, model, prompts=prompts, peft_config=peft_config)
+    return tiny_trainer(config, model, prompts=prompts or 12, peft_config=peft_config)
 
 
 @pytest.fixture(scope="module")
