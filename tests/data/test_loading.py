@@ -56,7 +56,7 @@ def test_slices_of_a_file(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", *({"prompt": str(i)} for i in range(10)))
     assert load_prompts(source, split="train[:3]")["prompt"][:] == ["0", "1", "2"]
     assert load_prompts(source, split="train[80%:]")["prompt"][:] == ["8", "9"]
-    with pytest.raises(PromptError, match=r"'test'.*'train\[:100\]'"):
+    with pytest.raises(PromptError, match=r"'train\[:100\]'.*'test'"):
         load_prompts(source, split="test")
 
 
