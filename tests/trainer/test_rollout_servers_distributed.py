@@ -89,7 +89,7 @@ def drop_logprob(items):
 
 
 FAULTS = {
-    "an answer to one process": ({}, [takes(0)] * 5 + [changes(drop_logprob)], "that do not belong to its"),
+    "an answer to one process": ({}, [takes(0)] * 5 + [changes(drop_logprob)], "3 log-probabilities"),
     "a refusal to one process": ({}, [takes(0)] * 5 + [answers(400, {"error": "no"})], "answered 400: no"),
     "a reward of one process": ({"reward": "failing"}, [], "this reward knows no answer"),
 }
