@@ -102,8 +102,8 @@ def take_split(dataset: datasets.Dataset, split: str, name: str = "train") -> da
         parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(dataset)})
     except (ValueError, AssertionError) as error:
         raise PromptError(
-            f"The split {split!r} was asked for, but the data has only the split {name!r}, or a slice such as "
-            f"'{name}[:100]'. A single file and a saved `Dataset` are the split 'train'."
+            f"A single file, a saved `Dataset` or a task has only the split {name!r} (or a slice such as "
+            f"'{name}[:100]'), but the split {split!r} was asked for."
         ) from error
     rows = [row for part in parts for row in range(part.from_ or 0, len(dataset) if part.to is None else part.to)]
     return dataset if len(rows) == len(dataset) else dataset.select(rows)

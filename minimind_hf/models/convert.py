@@ -212,10 +212,7 @@ def _refuse_incomplete(folder: Path, report: Mapping[str, Any]):
     }
     found = [f"{kind}: {listed(sorted(map(str, names)))}" for kind, names in problems.items() if names]
     if found:
-        raise ConversionError(
-            f"The weights of {folder} do not fit its config.json. Tensors {'; '.join(found)}. Copy or download it "
-            "again."
-        )
+        raise ConversionError(f"{folder}: weights do not fit config.json. Tensors {'; '.join(found)}. Copy it again.")
 
 
 # Config
@@ -265,9 +262,7 @@ def _cast(weights: dict[str, torch.Tensor], dtype: str | None) -> dict[str, torc
     cast = {name: tensor.to(DTYPES[dtype]) for name, tensor in weights.items()}
     overflown = [name for name, tensor in cast.items() if tensor.isinf().any() and not weights[name].isinf().any()]
     if overflown:
-        raise ConversionError(
-            f"dtype {dtype} cannot hold the values of {listed(overflown)}. Choose bfloat16 or float32."
-        )
+        raise ConversionError(f"{dtype} cannot hold the values of {listed(overflown)}. Choose bfloat16 or float32.")
     return cast
 
 
@@ -337,7 +332,5 @@ def _check_destination(source: Path, destination: Path, to: str, overwrite: bool
 def _tokenizer_files(folder: Path, required: bool) -> list[Path]:
     files = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
     if required and not any(file.name.startswith("tokenizer") for file in files):
-        raise ConversionError(
-            f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}). Give a folder with a tokenizer."
-        )
+        raise ConversionError(f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}). Give another one.")
     return files
