@@ -4,8 +4,8 @@
 A new loss is a function of [`LossInputs`] and [`LossSettings`] that returns the loss of each token, and a row in
 `OBJECTIVES`. A user's own needs no row: `loss_type="file.py:function"`.
 
-`cispo` and `grpo` are objectives whose aggregation can be chosen; `dr_grpo`, `dapo` and `bnpo` are the objective
-`grpo` with the aggregation of their papers.
+`cispo`, `grpo`, `sapo` and `vespo` are objectives whose aggregation can be chosen; `dr_grpo`, `dapo`, `bnpo` and
+`luspo` are the objective `grpo` with the aggregation of their papers.
 """
 
 from collections.abc import Callable
@@ -14,44 +14,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .loss_inputs import LossInputs
 from .masking import require_same_shape
 from .ratios import bounded_exp
+from .soft_losses import sapo_token_loss, vespo_weights
 
 CISPO_EPSILON_HIGH = 5.0
-
-
-@dataclass(frozen=True)
-class LossInputs:
-    """What a policy loss is told of N completions of at most C tokens.
-
-    Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy, with a graph.
-        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling.
-        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Of each completion, or of each token. The function of an
-            objective gets `(N, C)`.
-        mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        ref_logps (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities of the reference; may be unset when the
-            KL term has no weight.
-        policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens that the policy's term sees, of those in `mask`;
-            the KL term and the divisor see all.
-        token_weights (`Tensor` of shape `(N, C)`, *optional*): Weight of each token's policy term, from
-            [`correction_weights`]; the KL term is not weighted.
-        denominator (`Tensor` or `float`, *optional*), local_tokens (`Tensor` or `float`, *optional*): See
-            [`aggregate`].
-        log_ratio (`Tensor` of shape `(N, C)`, *optional*): `log(policy / policy that sampled)` of each token, at the
-            level that `importance_sampling_level` names. [`policy_loss`] fills it in.
-    """
-
-    logps: Tensor
-    old_logps: Tensor
-    advantages: Tensor
-    mask: Tensor
-    ref_logps: Tensor | None = None
-    policy_mask: Tensor | None = None
-    token_weights: Tensor | None = None
-    denominator: Tensor | float | None = None
-    local_tokens: Tensor | float | None = None
-    log_ratio: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -65,13 +33,17 @@ class LossSettings:
         epsilon_high (`float`, *optional*): See [`resolve_epsilon_high`].
         delta (`float`, *optional*): Bound of the ratio where the advantage is negative, for `"grpo"`
             ([INTELLECT-2](https://arxiv.org/abs/2505.07291)).
-        importance_sampling_level (`str`): `"token"`, or `"sequence"`: all tokens of a completion have the ratio
-            `exp(mean of new - old)` ([GSPO](https://arxiv.org/abs/2507.18071)).
+        importance_sampling_level (`str`): `"token"`; `"sequence"`: all tokens of a completion have the ratio
+            `exp(mean of new - old)` ([GSPO](https://arxiv.org/abs/2507.18071)); `"sequence_token"`: the same value,
+            with the gradient of each token's own log-probability (GSPO-token, same paper).
         use_bias_correction_kl (`bool`): Multiply k3 by the ratio, which makes its gradient that of the reverse KL
             ([DeepSeek-V3.2](https://arxiv.org/abs/2512.02556)).
         off_policy_mask_threshold (`float`, *optional*): See [`off_policy_mask`].
         loss_aggregation (`str`, *optional*), max_completion_length (`int`, *optional*): See [`aggregate`]. The
             aggregation is the objective's own if unset.
+        sapo_temperature_pos (`float`), sapo_temperature_neg (`float`): See [`sapo_token_loss`].
+        vespo_k_pos (`float`), vespo_lambda_pos (`float`), vespo_k_neg (`float`), vespo_lambda_neg (`float`): See
+            [`vespo_weights`].
     """
 
     loss_type: "str | Objective" = "cispo"
@@ -84,6 +56,12 @@ class LossSettings:
     off_policy_mask_threshold: float | None = None
     loss_aggregation: str | None = None
     max_completion_length: int | None = None
+    sapo_temperature_pos: float = 1.0
+    sapo_temperature_neg: float = 1.05
+    vespo_k_pos: float = 2.0
+    vespo_lambda_pos: float = 3.0
+    vespo_k_neg: float = 3.0
+    vespo_lambda_neg: float = 2.0
 
     @property
     def upper_clip(self) -> float:
@@ -100,8 +78,7 @@ class Objective:
 
     Args:
         token_loss (`Callable`): From clean inputs (`(N, C)` throughout, masked slots replaced) and settings to the
-        loss
-            of each token, `(N, C)`, without the KL term.
+            loss of each token, `(N, C)`, without the KL term.
         label (`str`): Its name in prose.
         summary (`str`): What it does, in a few words, for help and docs.
         clipped (`Callable`, *optional*): From the same to which tokens the clip changes, `(low, high)`, two `(N, C)`.
@@ -111,6 +88,7 @@ class Objective:
         caps_ratio (`bool`): What `epsilon_high` is: the largest ratio itself (unset: 5.0), or the distance of the
             upper clip from 1 (unset: `epsilon`).
         takes_delta (`bool`): Whether `delta` bounds its ratio.
+        takes_token_weights (`bool`): Whether `token_loss` itself uses `token_weights`, which otherwise multiply it.
     """
 
     token_loss: TokenLoss
@@ -123,6 +101,7 @@ class Objective:
     fixed_aggregation: bool = False
     caps_ratio: bool = False
     takes_delta: bool = False
+    takes_token_weights: bool = False
 
 
 # CISPO
@@ -213,6 +192,24 @@ def _clip_decides(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, T
     return low, high
 
 
+# Soft gates in place of clips
+
+
+def _sapo(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    return sapo_token_loss(
+        inputs.log_ratio, inputs.advantages, settings.sapo_temperature_pos, settings.sapo_temperature_neg
+    )
+
+
+def _vespo(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    weights = vespo_weights(
+        inputs,
+        positive=(settings.vespo_k_pos, settings.vespo_lambda_pos),
+        negative=(settings.vespo_k_neg, settings.vespo_lambda_neg),
+    )
+    return -(weights * inputs.advantages * inputs.logps)
+
+
 def _per_token(advantages: Tensor, logps: Tensor) -> Tensor:
     if advantages.dim() == 1:
         advantages = advantages[:, None].expand_as(logps)
@@ -259,6 +256,30 @@ OBJECTIVES: dict[str, Objective] = {
         fixed_aggregation=True,
     ),
     "bnpo": replace(_GRPO, aggregation="local_token", fixed_aggregation=True),
+    "luspo": replace(
+        _GRPO,
+        label="LUSPO",
+        paper="Length-Unbiased Sequence Policy Optimization",
+        arxiv="2602.05261",
+        aggregation="sequence_sum",
+        fixed_aggregation=True,
+    ),
+    "sapo": Objective(
+        _sapo,
+        "SAPO",
+        "a smooth gate in place of the clip",
+        paper="Soft Adaptive Policy Optimization",
+        arxiv="2511.20347",
+    ),
+    "vespo": Objective(
+        _vespo,
+        "VESPO",
+        "detached weight of the whole completion's ratio",
+        paper="VESPO: Variational Sequence-Level Soft Policy Optimization",
+        arxiv="2602.10693",
+        aggregation="token",
+        takes_token_weights=True,
+    ),
 }
 LOSS_TYPES = tuple(OBJECTIVES)
 
