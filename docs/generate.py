@@ -21,7 +21,7 @@ from transformers import TrainingArguments
 from minimind_hf import GRPOConfig
 from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
 from minimind_hf.health.rules import RULES, Rule
-from minimind_hf.trainer.settings.trl_fields import unsupported_fields, what_instead
+from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields, what_instead
 
 FOLDER = Path(__file__).parent
 
@@ -46,8 +46,10 @@ REMARKS = {
     "delta": "refused with cispo, and if it would undo the upper clip",
     "scale_rewards": "population std (trl: sample std); default: that of the `advantage_estimator`",
     "multi_objective_aggregation": "population std (trl: sample std)",
-    "loss_type": "`cispo`, `grpo`, `dr_grpo`, `dapo`, `bnpo`; `sapo`, `luspo`, `vespo` are refused. `cispo` averages "
-    'over sequences; for trl\'s mean over tokens, add `loss_aggregation="token"`',
+    "loss_type": "all of trl's. `cispo` averages over sequences; for trl's mean over tokens, add "
+    '`loss_aggregation="token"`',
+    "importance_sampling_level": "also `sequence_token`, which was in trl's experimental GSPO-token trainer",
+    "use_adaptive_entropy": "a step without valid tokens leaves the weight as it is",
     "mask_truncated_completions": "masked completions count in no divisor (trl: they do for grpo and dr_grpo)",
     "sync_ref_model": "works in every mode; checkpoints contain the reference; refused with adapters",
     "entropy_coef": "the mean is over the tokens of the optimizer step (trl: of each micro-batch)",
@@ -80,11 +82,13 @@ def effective_defaults(config: type) -> dict[str, Any]:
 
 
 def trl_fields() -> tuple[list[str], list[str], list[str]]:
-    """Returns all fields of trl's GRPOConfig: those with a row, those refused, those from transformers."""
+    """Returns all fields of trl's GRPOConfig that have an effect: those with a row, refused, from transformers."""
     unsupported = unsupported_fields(GRPOConfig)
     inherited, theirs, ours = map(effective_defaults, (TrainingArguments, trl.GRPOConfig, GRPOConfig))
     own, refused, others = [], [], []
     for name in _by_name(trl.GRPOConfig):
+        if name in fields_without_effect(GRPOConfig):
+            continue
         if name in unsupported:
             refused.append(name)
         elif name in _INHERITED_WITH_REMARK or not inherited.get(name, _NO_VALUE) == theirs[name] == ours[name]:
@@ -100,11 +104,15 @@ def trl_table() -> str:
     theirs, ours = effective_defaults(trl.GRPOConfig), effective_defaults(GRPOConfig)
     unsupported = unsupported_fields(GRPOConfig)
     supported = [(f"`{name}`", *_values(theirs[name], ours[name]), REMARKS.get(name, "")) for name in sorted(own)]
+    accepted = [(f"`{name}`", why) for name, (_, why) in sorted(fields_without_effect(GRPOConfig).items())]
     instead = [(f"`{name}`", f"`{unsupported[name]!r}`", what_instead(name)) for name in sorted(refused)]
     return "\n\n".join(
         [
             "### Supported, with trl's meaning",
             _table(("field", "trl's default", "default here", "remark"), supported),
+            "### Accepted without effect",
+            "They change no number here; a value other than trl's default is said once at the start.",
+            _table(("field", "why"), accepted),
             "### Refused by name",
             "trl's own default is accepted, so that files that set it explicitly work; any other value is an error.",
             _table(("field", "accepted", "what to use instead"), instead),
@@ -142,11 +150,8 @@ def losses() -> str:
     for name, objective in OBJECTIVES.items():
         paper = f"[{objective.paper}](https://arxiv.org/abs/{objective.arxiv})"
         aggregation = f"`{objective.aggregation}`" + (", fixed" if objective.fixed_aggregation else "")
-        upper = (
-            "the largest ratio itself; default 5.0"
-            if objective.caps_ratio
-            else "its distance from 1; default `epsilon`"
-        )
+        upper = "its distance from 1; default `epsilon`" if objective.clipped else "not used"
+        upper = "the largest ratio itself; default 5.0" if objective.caps_ratio else upper
         rows.append((f"`{name}`", objective.summary, aggregation, upper, paper))
     return _table(("`loss_type`", "what it is", "`loss_aggregation`", "`epsilon_high`", "source"), rows)
 

@@ -30,7 +30,7 @@ FLOORS = (
     ("trainer.checkpoints",),
     ("trainer.logs",),
     ("trainer.step_guard", "trainer.steps"),
-    ("trainer.evaluating",),
+    ("trainer.evaluating", "trainer.trl_attributes"),
     ("trainer.base",),
     ("trainer.grpo", "trainer.ppo"),
     ("trainer",),

@@ -21,12 +21,12 @@ from .advantages import (
 from .aggregation import LOSS_AGGREGATIONS, aggregate, loss_denominator
 from .correction import ROLLOUT_CORRECTIONS, correction_weights, sampling_mismatch
 from .gae import gae, masked_whiten, mean_var_from_moments, moments, token_rewards
+from .loss_inputs import LossInputs
 from .losses import IMPORTANCE_SAMPLING_LEVELS, policy_loss
 from .masking import completion_mask, fill_masked, length_mask, masked_mean, masked_mean_var, masked_sum
 from .objectives import (
     LOSS_TYPES,
     OBJECTIVES,
-    LossInputs,
     LossSettings,
     Objective,
     cispo_token_loss,
@@ -35,7 +35,8 @@ from .objectives import (
     resolve_loss_type,
 )
 from .ppo import explained_variance, ppo_policy_loss, value_loss
-from .ratios import approx_kl, bounded_exp, clip_fraction, k3, sequence_log_ratio
+from .ratios import approx_kl, bounded_exp, clip_fraction, k3, sequence_log_ratio, sequence_token_log_ratio
+from .soft_losses import sapo_token_loss, vespo_weights
 from .token_choice import entropy_bonus, entropy_threshold, high_entropy_mask, off_policy_mask
 
 __all__ = [
@@ -84,9 +85,12 @@ __all__ = [
     "resolve_loss_type",
     "rloo_advantages",
     "sampling_mismatch",
+    "sapo_token_loss",
     "sequence_log_ratio",
+    "sequence_token_log_ratio",
     "token_rewards",
     "total_rewards",
     "value_loss",
+    "vespo_weights",
     "zero_variance_groups",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .masking import fill_masked
 
-LOSS_AGGREGATIONS = ("sequence", "token", "constant", "local_token")
+LOSS_AGGREGATIONS = ("sequence", "token", "constant", "local_token", "sequence_sum")
 
 
 def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None = None) -> Tensor:
@@ -21,9 +21,9 @@ def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None =
 
     Args:
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        how (`str`): `"sequence"`: the number of rows with a valid token; `"token"`: the number of valid tokens;
-            `"constant"`: the number of rows with a valid token times `max_completion_length`; `"local_token"`: 1 for
-            a micro-batch with a valid token.
+        how (`str`): `"sequence"` and `"sequence_sum"`: the number of rows with a valid token; `"token"`: the number
+            of valid tokens; `"constant"`: the number of rows with a valid token times `max_completion_length`;
+            `"local_token"`: 1 for a micro-batch with a valid token.
         max_completion_length (`int`, *optional*): Needed for `"constant"`.
 
     Returns:
@@ -39,7 +39,7 @@ def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None =
     if how == "local_token":
         return mask.any().long()
     sequences = mask.any(dim=1).sum()
-    if how == "sequence":
+    if how in ("sequence", "sequence_sum"):
         return sequences
     if max_completion_length is None:
         raise ValueError('`how="constant"` divides by `max_completion_length`, which is None. Pass it.')
@@ -63,7 +63,8 @@ def aggregate(
             over sequences ([GRPO](https://arxiv.org/abs/2402.03300)); `"token"`: mean over all tokens
             ([DAPO](https://arxiv.org/abs/2503.14476)); `"constant"`: sum over tokens divided by a constant length
             ([Dr. GRPO](https://arxiv.org/abs/2503.20783)); `"local_token"`: mean over the tokens of each micro-batch,
-            then over micro-batches (trl's `bnpo`).
+            then over micro-batches (trl's `bnpo`); `"sequence_sum"`: sum over the tokens of each sequence, then mean
+            over sequences ([LUSPO](https://arxiv.org/abs/2602.05261)).
         denominator (`Tensor` or `float`, *optional*): Sum of [`loss_denominator`] over all micro-batches and ranks of
             the step. Default: that of this batch alone.
         max_completion_length (`int`, *optional*): Needed for `"constant"` when no denominator is given.

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from .aggregation import aggregate
+from .loss_inputs import LossInputs
 from .masking import fill_masked, masked_mean, require_same_shape
-from .objectives import LossInputs, LossSettings, resolve_loss_type
-from .ratios import approx_kl, bounded_exp, k3, sequence_log_ratio
+from .objectives import LossSettings, resolve_loss_type
+from .ratios import approx_kl, bounded_exp, k3, sequence_log_ratio, sequence_token_log_ratio
 from .token_choice import off_policy_mask
 
-IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence")
+IMPORTANCE_SAMPLING_LEVELS = ("token", "sequence", "sequence_token")
 
 
 def policy_loss(inputs: LossInputs, settings: LossSettings | None = None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -53,7 +54,8 @@ def policy_loss(inputs: LossInputs, settings: LossSettings | None = None) -> tup
         per_token = fill_masked(per_token, kept)
     if inputs.policy_mask is not None:
         per_token = fill_masked(per_token, inputs.policy_mask)
-    per_token = weigh_tokens(per_token, inputs)
+    if not objective.takes_token_weights:
+        per_token = weigh_tokens(per_token, inputs)
     if settings.beta:
         kl = k3(inputs.logps, inputs.ref_logps)
         kl = kl * bounded_exp(inputs.log_ratio) if settings.use_bias_correction_kl else kl
@@ -126,4 +128,5 @@ def _log_ratio(inputs: LossInputs, level: str) -> Tensor:
         )
     if level == "token":
         return inputs.logps - inputs.old_logps
-    return sequence_log_ratio(inputs.logps, inputs.old_logps, inputs.mask)
+    of_sequence = sequence_log_ratio if level == "sequence" else sequence_token_log_ratio
+    return of_sequence(inputs.logps, inputs.old_logps, inputs.mask)

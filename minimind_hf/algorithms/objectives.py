@@ -4,8 +4,8 @@
 A new loss is a function of [`LossInputs`] and [`LossSettings`] that returns the loss of each token, and a row in
 `OBJECTIVES`. A custom loss needs no row: `loss_type="file.py:function"`.
 
-The aggregation of `cispo` and `grpo` can be chosen. `dr_grpo`, `dapo` and `bnpo` are the objective `grpo` with the
-aggregation from their papers.
+The aggregation of `cispo`, `grpo`, `sapo` and `vespo` can be chosen. `dr_grpo`, `dapo`, `bnpo` and `luspo` are the
+objective `grpo` with the aggregation from their papers.
 """
 
 from collections.abc import Callable
@@ -14,44 +14,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .loss_inputs import LossInputs
 from .masking import require_same_shape
 from .ratios import bounded_exp
+from .soft_losses import sapo_token_loss, vespo_weights
 
 CISPO_EPSILON_HIGH = 5.0
-
-
-@dataclass(frozen=True)
-class LossInputs:
-    """The inputs of a policy loss for N completions of at most C tokens.
-
-    Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy, with a graph.
-        old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling.
-        advantages (`Tensor` of shape `(N,)` or `(N, C)`): Per completion or per token. The function of an
-            objective always gets `(N, C)`.
-        mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        ref_logps (`Tensor` of shape `(N, C)`, *optional*): Log-probabilities under the reference; can be left
-            out if the KL term has no weight.
-        policy_mask (`Tensor` of shape `(N, C)`, *optional*): Tokens within `mask` that the policy term uses;
-            the KL term and the divisor use all tokens of `mask`.
-        token_weights (`Tensor` of shape `(N, C)`, *optional*): Weight of each token's policy term, from
-            [`correction_weights`]; the KL term is not weighted.
-        denominator (`Tensor` or `float`, *optional*), local_tokens (`Tensor` or `float`, *optional*): See
-            [`aggregate`].
-        log_ratio (`Tensor` of shape `(N, C)`, *optional*): `log(policy / sampling policy)` of each token, at the
-            level given by `importance_sampling_level`. [`policy_loss`] fills it in.
-    """
-
-    logps: Tensor
-    old_logps: Tensor
-    advantages: Tensor
-    mask: Tensor
-    ref_logps: Tensor | None = None
-    policy_mask: Tensor | None = None
-    token_weights: Tensor | None = None
-    denominator: Tensor | float | None = None
-    local_tokens: Tensor | float | None = None
-    log_ratio: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -65,13 +33,17 @@ class LossSettings:
         epsilon_high (`float`, *optional*): See [`resolve_epsilon_high`].
         delta (`float`, *optional*): Upper bound of the ratio if the advantage is negative, for `"grpo"`
             ([INTELLECT-2](https://arxiv.org/abs/2505.07291)).
-        importance_sampling_level (`str`): `"token"`, or `"sequence"`: all tokens of a completion have the ratio
-            `exp(mean of new - old)` ([GSPO](https://arxiv.org/abs/2507.18071)).
+        importance_sampling_level (`str`): `"token"`; `"sequence"`: all tokens of a completion have the ratio
+            `exp(mean of new - old)` ([GSPO](https://arxiv.org/abs/2507.18071)); `"sequence_token"`: the same value,
+            with the gradient of each token's own log-probability (GSPO-token, same paper).
         use_bias_correction_kl (`bool`): Multiply k3 by the ratio, which makes its gradient that of the reverse KL
             ([DeepSeek-V3.2](https://arxiv.org/abs/2512.02556)).
         off_policy_mask_threshold (`float`, *optional*): See [`off_policy_mask`].
         loss_aggregation (`str`, *optional*), max_completion_length (`int`, *optional*): See [`aggregate`].
             Default: the objective's own aggregation.
+        sapo_temperature_pos (`float`), sapo_temperature_neg (`float`): See [`sapo_token_loss`].
+        vespo_k_pos (`float`), vespo_lambda_pos (`float`), vespo_k_neg (`float`), vespo_lambda_neg (`float`): See
+            [`vespo_weights`].
     """
 
     loss_type: "str | Objective" = "cispo"
@@ -84,6 +56,12 @@ class LossSettings:
     off_policy_mask_threshold: float | None = None
     loss_aggregation: str | None = None
     max_completion_length: int | None = None
+    sapo_temperature_pos: float = 1.0
+    sapo_temperature_neg: float = 1.05
+    vespo_k_pos: float = 2.0
+    vespo_lambda_pos: float = 3.0
+    vespo_k_neg: float = 3.0
+    vespo_lambda_neg: float = 2.0
 
     @property
     def upper_clip(self) -> float:
@@ -111,6 +89,7 @@ class Objective:
         caps_ratio (`bool`): Whether `epsilon_high` is the largest ratio itself (default 5.0) rather than the distance
             of the upper clip from 1 (default `epsilon`).
         takes_delta (`bool`): Whether `delta` bounds its ratio.
+        takes_token_weights (`bool`): Whether `token_loss` itself uses `token_weights`, which otherwise multiply it.
     """
 
     token_loss: TokenLoss
@@ -123,6 +102,7 @@ class Objective:
     fixed_aggregation: bool = False
     caps_ratio: bool = False
     takes_delta: bool = False
+    takes_token_weights: bool = False
 
 
 # CISPO
@@ -213,6 +193,24 @@ def _clip_decides(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, T
     return low, high
 
 
+# Soft gates in place of clips
+
+
+def _sapo(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    return sapo_token_loss(
+        inputs.log_ratio, inputs.advantages, settings.sapo_temperature_pos, settings.sapo_temperature_neg
+    )
+
+
+def _vespo(inputs: LossInputs, settings: LossSettings) -> Tensor:
+    weights = vespo_weights(
+        inputs,
+        positive=(settings.vespo_k_pos, settings.vespo_lambda_pos),
+        negative=(settings.vespo_k_neg, settings.vespo_lambda_neg),
+    )
+    return -(weights * inputs.advantages * inputs.logps)
+
+
 def _per_token(advantages: Tensor, logps: Tensor) -> Tensor:
     if advantages.dim() == 1:
         advantages = advantages[:, None].expand_as(logps)
@@ -259,6 +257,30 @@ OBJECTIVES: dict[str, Objective] = {
         fixed_aggregation=True,
     ),
     "bnpo": replace(_GRPO, aggregation="local_token", fixed_aggregation=True),
+    "luspo": replace(
+        _GRPO,
+        label="LUSPO",
+        paper="Length-Unbiased Sequence Policy Optimization",
+        arxiv="2602.05261",
+        aggregation="sequence_sum",
+        fixed_aggregation=True,
+    ),
+    "sapo": Objective(
+        _sapo,
+        "SAPO",
+        "a smooth gate in place of the clip",
+        paper="Soft Adaptive Policy Optimization",
+        arxiv="2511.20347",
+    ),
+    "vespo": Objective(
+        _vespo,
+        "VESPO",
+        "detached weight of the whole completion's ratio",
+        paper="VESPO: Variational Sequence-Level Soft Policy Optimization",
+        arxiv="2602.10693",
+        aggregation="token",
+        takes_token_weights=True,
+    ),
 }
 LOSS_TYPES = tuple(OBJECTIVES)
 

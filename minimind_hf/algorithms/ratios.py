@@ -45,6 +45,15 @@ def sequence_log_ratio(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor
     return masked_mean(logps - old_logps, mask, dim=1)[:, None].expand_as(logps)
 
 
+def sequence_token_log_ratio(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor:
+    """[`sequence_log_ratio`] in value, each token's own log-probability in gradient: GSPO-token, equation (13) of
+    [GSPO](https://arxiv.org/abs/2507.18071), which lets the tokens of a completion have different advantages.
+
+    Args and returns as [`sequence_log_ratio`].
+    """
+    return sequence_log_ratio(logps.detach(), old_logps, mask) + (logps - logps.detach())
+
+
 def k3(logps: Tensor, ref_logps: Tensor) -> Tensor:
     """The k3 estimate of `KL(policy || reference)` for each token: `exp(d) - d - 1`, `d = ref - new`.
 

@@ -52,6 +52,7 @@ class RewardScorer:
         names (`list[str]`): A unique name for each signal.
         weights (`torch.Tensor` of shape `(num_signals,)`): The weights.
         functions (`list[Callable]`): The functions that are called.
+        processing_classes (`list[PreTrainedTokenizerBase | None]`): The tokenizers of reward models.
 
     Raises:
         RewardError: If a function cannot be found or loaded, or the numbers of functions and weights differ.
@@ -68,9 +69,11 @@ class RewardScorer:
         specs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         if not specs:
             raise RewardError("reward_funcs is empty. Give at least one, for example reward_funcs=['length'].")
-        tokenizers = _one_each("processing_classes", processing_classes, len(specs), None)
-        self.weights = _check_weights(_one_each("weights", weights, len(specs), 1.0))
+        tokenizers = _one_each("reward_processing_classes", processing_classes, len(specs), None)
+        self.weights = _check_weights(_one_each("reward_weights", weights, len(specs), 1.0))
         self.functions = [resolve_reward(s, t, model_kwargs) for s, t in zip(specs, tokenizers, strict=True)]
+        own = [getattr(each, "tokenizer", None) if isinstance(each, RewardModel) else None for each in self.functions]
+        self.processing_classes = [given or found for given, found in zip(tokenizers, own, strict=True)]
         self.names = unique_names(self.functions)
         self._loop = _LoopThread()
 
@@ -309,7 +312,9 @@ def _one_each(what: str, values: Any, count: int, default: Any) -> list[Any]:
         return [default] * count
     values = list(values) if isinstance(values, (list, tuple)) or hasattr(values, "tolist") else [values]
     if len(values) != count:
-        raise RewardError(f"There are {count} reward functions but {len(values)} {what}. Give one for each function.")
+        raise RewardError(
+            f"{what} has {len(values)} entries for {count} reward functions. Give one for each function."
+        )
     return values
 
 

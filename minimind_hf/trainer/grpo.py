@@ -27,10 +27,12 @@ from .experience.micro_batch import MicroBatch
 from .experience.mismatch import measure_mismatch
 from .experience.parts import CPU_TOKENS, split_by_tokens
 from .metrics import Metrics, token_sum
+from .models.entropy_control import EntropyControl
 from .models.reference import ReferenceSync, check_can_sync
 from .settings.generation_kwargs import eos_of
 from .settings.grpo import GRPOConfig
-from .settings.trl_fields import refuse_objects
+from .settings.trl_fields import check_head_dtype, refuse_objects
+from .trl_attributes import TrlAttributes
 
 LOGGED_NAMES = {
     "clip_low": "clip_ratio/low_mean",
@@ -39,7 +41,7 @@ LOGGED_NAMES = {
 }
 
 
-class GRPOTrainer(RLTrainer):
+class GRPOTrainer(TrlAttributes, RLTrainer):
     """Trains a causal LM by GRPO ([DeepSeekMath](https://arxiv.org/abs/2402.03300)) or CISPO
     ([MiniMax-M1](https://arxiv.org/abs/2506.13585)).
 
@@ -100,7 +102,10 @@ class GRPOTrainer(RLTrainer):
             rollout_engine,
         )
         self._rollouts.eos_token_ids = eos_of(self.args) or self._rollouts.eos_token_ids
+        check_head_dtype(self.args, self.policy)
         self._step_tokens: Tensor | None = None
+        self.entropy_control = EntropyControl(self.args, self.accelerator, lambda: self.metrics)
+        self.add_callback(self.entropy_control)
         self._reference_sync: ReferenceSync | None = None
         if self.args.sync_ref_model:
             check_can_sync(self.reference)
@@ -151,14 +156,14 @@ class GRPOTrainer(RLTrainer):
 
     def get_batch_samples(self, *args, **kwargs) -> tuple[list[MicroBatch], Tensor]:
         micro_batches, denominator = super().get_batch_samples(*args, **kwargs)
-        if self.args.entropy_coef:
+        if self.entropy_control.weight:
             tokens = torch.stack([batch.loss_mask.sum() for batch in micro_batches]).sum()
             self._step_tokens = self.accelerator.reduce(tokens, reduction="sum")
         return micro_batches, denominator
 
     def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
         with_router = self.router_loss_coefficient > 0
-        with_bonus = self.args.entropy_coef != 0 and model.training
+        with_bonus = self.entropy_control.weight != 0 and model.training
         output = self.token_scores(
             model, batch, with_entropy=True, with_aux_loss=with_router, entropy_gradient=with_bonus
         )
@@ -171,8 +176,11 @@ class GRPOTrainer(RLTrainer):
         for name, mean in measured.items():
             metrics.add_mean(LOGGED_NAMES.get(name, name), mean * num_tokens, num_tokens)
         metrics.add_mean("entropy", token_sum(output.entropy, batch.loss_mask), num_tokens)
+        if model.training:
+            seen = batch.loss_mask if chosen is None else chosen
+            self.entropy_control.measure(token_sum(output.entropy, seen), seen.sum())
         if with_bonus:
-            loss = loss - self.args.entropy_coef * self._mean_entropy(output.entropy, batch.loss_mask, chosen)
+            loss = loss - self.entropy_control.weight * self._mean_entropy(output.entropy, batch.loss_mask, chosen)
         if with_router:
             loss = loss + self.router_loss(output.aux_loss, batch.share, metrics)
         return loss
@@ -201,8 +209,13 @@ class GRPOTrainer(RLTrainer):
         super()._save_rng_state(output_dir)
         if self._reference_sync is not None:
             self._reference_sync.save(output_dir, writes=self.args.should_save)
+        if self.args.should_save:
+            self.entropy_control.save(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self._reference_sync is not None and checkpoint is not None:
+        if checkpoint is None:
+            return
+        self.entropy_control.load(checkpoint)
+        if self._reference_sync is not None:
             self._reference_sync.load(checkpoint)

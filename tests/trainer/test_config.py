@@ -35,7 +35,14 @@ REFUSED = [
     ({"generation_batch_size": 0},),
     ({"steps_per_generation": 0},),
     ({"loss_type": "reinforce"}, "'cispo'", "'grpo'", "'dr_grpo'"),
-    ({"loss_type": "sapo"}, "'cispo'"),
+    ({"loss_type": "luspo", "loss_aggregation": "token"}, "loss_aggregation", "'token'", "'sequence_sum'"),
+    ({"delta": 1.5, "loss_type": "sapo"}, "'sapo'", "loss_type='grpo'"),
+    ({"sapo_temperature_pos": 0.0},),
+    ({"sapo_temperature_neg": -1.0},),
+    ({"vespo_lambda_pos": -1.0},),
+    ({"vespo_k_neg": float("nan")},),
+    ({"entropy_coef_min": 0.5, "entropy_coef_max": 0.1, "use_adaptive_entropy": True}, "entropy_coef_max=0.1"),
+    ({"entropy_coef_delta": -0.1},),
     ({"loss_type": "dapo", "loss_aggregation": "sequence"}, "loss_aggregation", "'sequence'", "'token'"),
     ({"importance_sampling_level": "word"}, "'token'", "'sequence'"),
     ({"delta": 1.5}, "epsilon_high (5.0)", "loss_type='grpo'"),
@@ -242,6 +249,9 @@ def test_rollouts_are_in_the_dtype_of_training_unless_said_otherwise(tmp_path, s
         ("dr_grpo", "constant"),
         ("dapo", "token"),
         ("bnpo", "local_token"),
+        ("luspo", "sequence_sum"),
+        ("sapo", "sequence"),
+        ("vespo", "token"),
     ],
 )
 def test_aggregation_of_a_loss_type(tmp_path, loss_type, aggregation):
@@ -249,6 +259,37 @@ def test_aggregation_of_a_loss_type(tmp_path, loss_type, aggregation):
     assert config.loss_aggregation == aggregation
     # What was resolved once can be given again, as when a config is built from another's values.
     GRPOConfig(output_dir=str(tmp_path), use_cpu=True, loss_type=loss_type, loss_aggregation=aggregation)
+
+
+@pytest.mark.parametrize(
+    "loss_type, level, aggregation, said",
+    [
+        ("luspo", "token", None, "Set 'sequence'"),
+        ("luspo", "sequence", None, None),
+        ("vespo", "sequence", None, "Leave it at 'token'"),
+        ("vespo", "token", None, None),
+        ("dapo", "sequence", None, "loss_type='grpo'"),
+        ("bnpo", "sequence", None, "loss_type='grpo'"),
+        ("dr_grpo", "sequence", None, "loss_type='grpo'"),
+        ("cispo", "sequence", "token", "loss_type='grpo'"),
+        ("cispo", "sequence", None, None),  # it averages over sequences here
+        ("grpo", "sequence", None, None),
+        ("dapo", "token", None, None),
+    ],
+)
+def test_levels_that_a_loss_was_not_meant_for_are_warned_of(
+    loss_type, level, aggregation, said, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
+    settings = {"loss_type": loss_type, "importance_sampling_level": level, "loss_aggregation": aggregation}
+    with caplog.at_level("WARNING"):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **settings)
+    if said is None:
+        assert "importance_sampling_level" not in caplog.text
+    else:
+        assert f"importance_sampling_level={level!r}" in caplog.text and said in caplog.text
+        assert repr(loss_type) in caplog.text
 
 
 def test_a_cap_of_cispo_below_1_is_warned_of(tmp_path, caplog, monkeypatch):

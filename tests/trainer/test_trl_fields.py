@@ -2,10 +2,12 @@
 """trl's GRPOConfig, field by field: supported, or refused by name with what to use instead."""
 
 import dataclasses
+import logging
 import pickle
 from typing import get_type_hints
 
 import pytest
+import torch
 import trl
 from naming import raises_naming
 from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
@@ -14,6 +16,8 @@ from transformers import HfArgumentParser
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig
 from minimind_hf.trainer.settings.trl_fields import (
     UNSUPPORTED_OBJECTS,
+    check_head_dtype,
+    fields_without_effect,
     takes_fields_of,
     unsupported_fields,
     what_instead,
@@ -26,14 +30,17 @@ SUPPORTED = {each.name for each in dataclasses.fields(PPOConfig)} | {
     "generation_kwargs", "beta", "num_iterations", "loss_type", "epsilon", "epsilon_high", "delta",
     "importance_sampling_level", "use_bias_correction_kl", "off_policy_mask_threshold", "mask_truncated_completions",
     "top_entropy_quantile", "entropy_coef", "scale_rewards", "multi_objective_aggregation", "sync_ref_model",
-    "ref_model_mixup_alpha", "ref_model_sync_steps",
+    "ref_model_mixup_alpha", "ref_model_sync_steps", "sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos",
+    "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "use_adaptive_entropy", "entropy_coef_min",
+    "entropy_coef_max", "entropy_coef_delta", "entropy_target",
 }  # fmt: skip
 UNSUPPORTED = unsupported_fields(GRPOConfig)
+WITHOUT_EFFECT = fields_without_effect(GRPOConfig)
 
 
 def test_every_field_of_trl_is_there():
     assert TRL.keys() <= OURS.keys()
-    assert UNSUPPORTED.keys() == TRL.keys() - SUPPORTED
+    assert UNSUPPORTED.keys() == TRL.keys() - SUPPORTED - WITHOUT_EFFECT.keys()
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -74,10 +81,10 @@ def test_a_field_of_a_later_trl_is_refused_by_name(tmp_path):
 
 def test_flags_and_yaml_take_the_defaults_and_refuse_the_rest_by_name(tmp_path):
     flags = ["--output_dir", str(tmp_path), "--use_cpu"]
-    taken = [*flags, "--use_vllm", "false", "--vllm_server_port", "8000", "--entropy_target", "0.2"]
+    taken = [*flags, "--use_vllm", "false", "--vllm_server_port", "8000", "--pad_to_multiple_of", "8"]
     for parser in (HfArgumentParser(GRPOConfig), trl.TrlParser(GRPOConfig)):
         assert parser.parse_args_into_dataclasses(taken)[0].vllm_server_port == 8000
-        for flag, said in (("--use_vllm", "use_vllm=True"), ("--entropy_target=0.3", "entropy_target=0.3")):
+        for flag, said in (("--use_vllm", "use_vllm=True"), ("--vllm_mode=other", "vllm_mode='other'")):
             with pytest.raises(ValueError, match=said):
                 parser.parse_args_into_dataclasses([*flags, flag])
     file = tmp_path / "config.yaml"
@@ -111,6 +118,35 @@ def test_an_unsupported_field_refuses_every_other_value(name, tmp_path):
         GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **{name: value})
     assert f"{name}={value!r}" in str(error.value)
     assert what_instead(name) in str(error.value)
+
+
+def test_fields_that_change_no_number_are_taken_and_said_once(tmp_path, caplog, monkeypatch):
+    values = {"cast_lm_head_to_fp32": True, "ds3_gather_for_generation": False, "pad_to_multiple_of": 16}
+    assert WITHOUT_EFFECT.keys() == values.keys()
+    for logger in ("transformers", "minimind_hf"):
+        monkeypatch.setattr(logging.getLogger(logger), "propagate", True)
+    with caplog.at_level("WARNING"):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **values)
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **values)
+    for name, value in values.items():
+        assert caplog.text.count(f"{name}={value!r}") == 1 and WITHOUT_EFFECT[name][1] in caplog.text
+
+
+def test_they_change_no_number(make_trainer):
+    def trained(**changes):
+        trainer = make_trainer(scripted=False, **changes)
+        trainer.train()
+        return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+    changes = {"cast_lm_head_to_fp32": True, "ds3_gather_for_generation": False, "pad_to_multiple_of": 16}
+    assert torch.equal(trained(), trained(**changes))
+
+
+def test_a_head_in_float32_is_refused_where_the_model_is_not(make_trainer):
+    trainer = make_trainer(cast_lm_head_to_fp32=True)
+    check_head_dtype(trainer.args, trainer.policy)
+    with pytest.raises(ValueError, match=r"cast_lm_head_to_fp32=True.*torch.bfloat16"):
+        check_head_dtype(trainer.args, make_policy().to(torch.bfloat16))
 
 
 def test_a_config_that_spells_out_the_defaults_of_trl_is_taken(tmp_path):

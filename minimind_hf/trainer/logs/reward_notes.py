@@ -65,8 +65,8 @@ completions/mean_length completions/min_length completions/max_length completion
 completions/thinking_closed entropy
 sampling/staleness sampling/sampling_logp_difference/mean sampling/sampling_logp_difference/max sampling/k3
 sampling/importance_sampling_ratio/mean sampling/importance_sampling_ratio/min sampling/importance_sampling_ratio/max
-loss policy_loss aux_loss kl_ref ratio_mean approx_kl clip_ratio/low_mean clip_ratio/high_mean clip_ratio/region_mean
-grad_norm learning_rate epoch step
+loss policy_loss entropy_coef aux_loss kl_ref ratio_mean approx_kl clip_ratio/low_mean clip_ratio/high_mean
+clip_ratio/region_mean grad_norm learning_rate epoch step
 critic_loss clip_fraction value_clip_fraction explained_variance values/mean values/std returns/mean returns/std
 early_stopped critic_grad_norm critic_learning_rate
 seconds/rollout seconds/scoring seconds/reference seconds/update seconds/values seconds/correction tokens_per_second

@@ -6,7 +6,7 @@ from typing import Any
 from ...algorithms import ADVANTAGES, OBJECTIVES, Advantage, Objective
 from ...import_paths import ImportPathError, is_import_path, load_object
 
-OTHER_LOSSES_OF_TRL = ("sapo", "luspo", "vespo")
+_LEVEL = "importance_sampling_level"
 
 
 def objective_of(loss_type: str) -> Objective:
@@ -14,19 +14,35 @@ def objective_of(loss_type: str) -> Objective:
 
     Args:
         loss_type (`str`): A name in `OBJECTIVES`, or the import path of a function (see [`Objective`], `token_loss`)
-        or
-            of an [`Objective`].
+            or of an [`Objective`].
 
     Raises:
         ValueError: If there is no such loss.
     """
-    if loss_type in OTHER_LOSSES_OF_TRL:
-        raise ValueError(
-            f"loss_type={loss_type!r} is a loss of trl that is not supported here; use one of "
-            f"{', '.join(map(repr, OBJECTIVES))}. Of these, 'cispo' bounds the weight of a token softly, as 'sapo' "
-            "and 'vespo' do; 'grpo' with importance_sampling_level='sequence' is GSPO, which 'luspo' is made from."
-        )
     return _row("loss_type", loss_type, OBJECTIVES, Objective)
+
+
+def level_notices(loss_type: str, level: str, aggregation: str) -> list[str]:
+    """What trl warns of: levels of importance ratios that a loss was not meant for.
+
+    Args:
+        loss_type (`str`), level (`str`), aggregation (`str`): `loss_type`, `importance_sampling_level` and
+            `loss_aggregation`, settled.
+    """
+    if loss_type == "luspo" and level != "sequence":
+        return [f"loss_type='luspo' with {_LEVEL}={level!r}: its paper has one ratio per completion. Set 'sequence'."]
+    if loss_type == "vespo" and level != "token":
+        return [
+            f"loss_type='vespo' with {_LEVEL}={level!r}: it takes the ratio of the whole completion anyway, so the "
+            "level matters for use_bias_correction_kl alone. Leave it at 'token'."
+        ]
+    if level == "sequence" and loss_type not in ("luspo", "vespo") and aggregation not in ("sequence", "sequence_sum"):
+        return [
+            f"{_LEVEL}='sequence' with loss_type={loss_type!r} and loss_aggregation={aggregation!r}: the ratio is one "
+            "per completion, but tokens are summed, so long completions weigh more. GSPO has loss_type='grpo', with "
+            "loss_aggregation='sequence'."
+        ]
+    return []
 
 
 def advantage_of(estimator: str) -> Advantage:

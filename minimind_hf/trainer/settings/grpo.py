@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of GRPOTrainer: trl's names with trl's meaning, except where a default is MiniMind's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import trl
@@ -18,11 +18,11 @@ from ...algorithms import (
     Objective,
     resolve_loss_type,
 )
-from ...bounds import Bounds, Count, NotNegative, Share
-from .algorithms import advantage_of, objective_of
+from ...bounds import Bounds, Count, NotNegative, Positive, Share
+from .algorithms import advantage_of, level_notices, objective_of
 from .base import Algorithm, RLConfig, _field
 from .generation_kwargs import resolve_generation_kwargs
-from .trl_fields import refuse_unsupported, takes_fields_of
+from .trl_fields import refuse_unsupported, say_without_effect, takes_fields_of
 
 logger = logging.get_logger(__name__)
 
@@ -44,8 +44,9 @@ class GRPOConfig(RLConfig):
     num_iterations: Count = _field(1, "Passes over each rollout (mu in the GRPO paper).")
     loss_type: str = _field(
         "cispo",
-        "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective); 'dr_grpo', 'dapo' and 'bnpo' "
-        "are grpo with another loss_aggregation. Or the import path of your own, 'file.py:function'.",
+        "'cispo' (clipped, detached importance weight) or 'grpo' (clipped objective); 'dr_grpo', 'dapo', 'bnpo' and "
+        "'luspo' are grpo with another loss_aggregation; 'sapo' and 'vespo' weigh smoothly in place of a clip. Or the "
+        "import path of your own, 'file.py:function'.",
     )
     epsilon: NotNegative = _field(0.2, "Clip range of the grpo ratio: 1 - epsilon to 1 + epsilon.")
     epsilon_high: NotNegative | None = _field(
@@ -55,8 +56,16 @@ class GRPOConfig(RLConfig):
         None, "grpo: bound of the ratio where the advantage is negative; above 1 + epsilon_high. Unset: none."
     )
     importance_sampling_level: Annotated[str, Bounds(choices=IMPORTANCE_SAMPLING_LEVELS)] = _field(
-        "token", "'token': a ratio for each token; 'sequence': one for each completion (GSPO)."
+        "token",
+        "'token': a ratio for each token; 'sequence': one for each completion (GSPO); 'sequence_token': the same "
+        "value, with each token's own gradient (GSPO-token).",
     )
+    sapo_temperature_pos: Positive = _field(1.0, "sapo: how fast the gate closes where the advantage is above 0.")
+    sapo_temperature_neg: Positive = _field(1.05, "sapo: the same for all other tokens.")
+    vespo_k_pos: float = _field(2.0, "vespo: power of the completion's ratio where the advantage is at least 0.")
+    vespo_lambda_pos: NotNegative = _field(3.0, "vespo: decay with that ratio where the advantage is at least 0.")
+    vespo_k_neg: float = _field(3.0, "vespo: power of the completion's ratio where the advantage is below 0.")
+    vespo_lambda_neg: NotNegative = _field(2.0, "vespo: decay with that ratio where the advantage is below 0.")
     use_bias_correction_kl: bool = _field(False, "Multiply the KL penalty of a token by its ratio.")
     off_policy_mask_threshold: Annotated[float | None, Bounds(above=0, remedy="Unset, it drops nothing.")] = _field(
         None, "Drop completions of negative advantage whose mean old - new log-probability is above this. Unset: none."
@@ -64,12 +73,24 @@ class GRPOConfig(RLConfig):
     loss_aggregation: Annotated[str | None, Bounds(choices=(None, *LOSS_AGGREGATIONS))] = _field(
         None,
         "'sequence': mean over tokens, then sequences; 'token': over all tokens; 'constant': fixed length; "
-        "'local_token': over the tokens of each micro-batch. Unset: that of the loss_type, 'sequence' for cispo.",
+        "'local_token': over the tokens of each micro-batch; 'sequence_sum': sum over tokens, mean over sequences. "
+        "Unset: that of the loss_type, 'sequence' for cispo.",
     )
     top_entropy_quantile: Share = _field(
         1.0, "Share of the tokens, those of highest entropy in a micro-batch, that the policy's term sees."
     )
     entropy_coef: float = _field(0.0, "Weight of the mean entropy of the tokens, which is added to the objective.")
+    use_adaptive_entropy: bool = _field(
+        False,
+        "Move entropy_coef after each step: up where the entropy is at most entropy_target, else down. The bonus is "
+        "given only in the first case.",
+    )
+    entropy_coef_min: float = _field(0.0, "The least that use_adaptive_entropy moves entropy_coef to.")
+    entropy_coef_max: float = _field(1.0, "The most that use_adaptive_entropy moves entropy_coef to.")
+    entropy_coef_delta: NotNegative = _field(0.005, "How far use_adaptive_entropy moves entropy_coef in a step.")
+    entropy_target: float = _field(
+        0.2, "Mean entropy per token, in nats, that use_adaptive_entropy aims at. Start near that of the first steps."
+    )
 
     # Rewards
     advantage_estimator: str = _field(
@@ -104,13 +125,24 @@ class GRPOConfig(RLConfig):
                 f"{self.num_generations}. With one completion per prompt use PPO, which has a critic."
             )
         self._check_loss()
+        self._check_entropy()
         self._check_token_choice()
         self._check_reference()
         self._check_advantages()
+        say_without_effect(self)
 
     def _check_loss(self) -> None:
         objective, self.loss_aggregation = resolve_loss_type(self._loss, self.loss_aggregation)
         self._check_clips(objective)
+        for notice in level_notices(self.loss_type, self.importance_sampling_level, self.loss_aggregation):
+            logger.warning(notice)
+
+    def _check_entropy(self) -> None:
+        if self.use_adaptive_entropy and self.entropy_coef_min > self.entropy_coef_max:
+            raise ValueError(
+                f"entropy_coef_min={self.entropy_coef_min} is above entropy_coef_max={self.entropy_coef_max}, between "
+                "which use_adaptive_entropy moves entropy_coef. Swap them."
+            )
 
     def _check_clips(self, objective: Objective) -> None:
         if objective.caps_ratio and self.upper_clip < 1:
@@ -124,9 +156,10 @@ class GRPOConfig(RLConfig):
         if self.delta is None:
             return
         if not objective.takes_delta:
+            instead = f"by epsilon_high ({self.upper_clip}) alone" if objective.caps_ratio else "in its own way"
             raise ValueError(
                 f"delta={self.delta} bounds the ratio of the grpo objective; that of loss_type={self.loss_type!r} is "
-                f"bounded by epsilon_high ({self.upper_clip}) alone. Leave delta unset, or set loss_type='grpo'."
+                f"bounded {instead}. Leave delta unset, or set loss_type='grpo'."
             )
         if not self.delta > 1 + self.upper_clip:
             raise ValueError(
@@ -206,15 +239,5 @@ class GRPOConfig(RLConfig):
 
     def loss_settings(self) -> LossSettings:
         """What [`policy_loss`] takes from here."""
-        names = (
-            "beta",
-            "epsilon",
-            "epsilon_high",
-            "delta",
-            "importance_sampling_level",
-            "use_bias_correction_kl",
-            "off_policy_mask_threshold",
-            "loss_aggregation",
-            "max_completion_length",
-        )
+        names = {each.name for each in fields(LossSettings)} - {"loss_type"}
         return LossSettings(self._loss, **{name: getattr(self, name) for name in names})
