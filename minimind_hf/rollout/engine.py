@@ -89,7 +89,7 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def sync_weights(self, model: nn.Module, version: int) -> None:
-        """Draws the completions that follow from these weights."""
+        """Takes these weights; the following calls of `generate` sample from them."""
 
     def check_ready(  # noqa: B027 - most engines need nothing
         self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int

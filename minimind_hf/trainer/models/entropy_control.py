@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weight of the entropy bonus as a run goes on: a constant, or moved after each step towards a target entropy.
+"""The weight of the entropy bonus over a run: a constant, or moved after each step towards a target entropy.
 
 The rule is trl's, from [Skywork-OR1](https://arxiv.org/abs/2505.22312); so is the file in checkpoints.
 """
