@@ -86,7 +86,7 @@ def run(folders, capsys, *flags: str) -> dict:
     data = ["--dataset_name", str(folders / "held_out.jsonl"), "--device", "cpu", "--max_completion_length", "6"]
     assert main(["eval", *models, *data, *flags]) == 0
     printed = capsys.readouterr().out
-    assert "model_1" in printed and "differences to model_0" in printed
+    assert "model_1" in printed and "differences from model_0" in " ".join(printed.split())
     return json.loads(printed.splitlines()[-1])
 
 
@@ -126,11 +126,11 @@ def test_same_seed_same_result(folders, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "nothing to score by"),
+        ([], "--exact_match COLUMN"),
         (["--reward_funcs", "length", "--samples", "0"], "samples must be at least 1, got 0"),
         (["--reward_funcs", "length", "--reward_weights", "1", "2"], "1 reward functions but 2 weights"),
         (["--exact_match", "nocol"], "'exact_match' needs the argument 'nocol'"),
-        (["--exact_match", "--output", __file__], "not a folder that can be written to"),
+        (["--exact_match", "--output", __file__], f"--output {__file__}"),
         (["--exact_match", "--device", "cuda:77"], "The device 'cuda:77' cannot be used here"),
     ],
 )

@@ -73,8 +73,8 @@ def test_enumerations_are_taken_by_value():
     ("options", "message"),
     [
         ("basic_arithmetic,operators=+", r"operators is a list, so write operators=\[\+\]"),
-        ("basic_arithmetic,operators=[+,-", "brackets do not pair"),
-        ("basic_arithmetic,operators=+]", "brackets do not pair"),
+        ("basic_arithmetic,operators=[+,-", "brackets"),
+        ("basic_arithmetic,operators=+]", "brackets"),
         ("basic_arithmetic,operators=[%]", "operators"),
         ("aiw,task_types=[cousins]", "'cousins' is not a valid TaskType"),
         ('composite,datasets=[{"name":"aiw","weight":1}]', "is a mapping"),
@@ -119,7 +119,7 @@ def test_system_prompts_of_reasoning_gym():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("reasoning_gym:chain_sums", "no task 'chain_sums'; near it are .*chain_sum"),
+        ("reasoning_gym:chain_sums", "no task 'chain_sums'; .*'chain_sum'"),
         ("reasoning_gym:chain_sum,colour=3", "no option 'colour'; it has"),
         ("reasoning_gym:chain_sum,size", "does not name a task"),
         ("reasoning_gym:,size=3", "does not name a task"),

@@ -73,7 +73,7 @@ def test_a_stale_page_is_found_and_written(generate, tmp_path, monkeypatch, caps
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: part -->\nold\n<!-- end -->\nafter\n")
     assert generate.main(["--check"]) == 1
-    assert "page.md is not up to date" in capsys.readouterr().err
+    assert "docs/page.md" in capsys.readouterr().err
     assert generate.main([]) == 0
     assert page.read_text() == "before\n<!-- generated: part -->\n\nnew\n\n<!-- end -->\nafter\n"
     assert generate.main(["--check"]) == 0
