@@ -413,7 +413,7 @@ def test_every_path_of_the_torch_engine_trains(make_trainer, path):
             "exceeds .* context of 512",
         ),
         ({"model": make_policy(vocab_size=100)}, "tokenizer has 259 tokens, the model embeds 100"),
-        ({"model_init_kwargs": {"dtype": "bfloat16"}}, "apply to a model given by its name"),
+        ({"model_init_kwargs": {"dtype": "bfloat16"}}, "model_init_kwargs .*'dtype': 'bfloat16'"),
         ({"router_aux_loss_coef": 0.1}, "not a mixture of experts"),
         ({"model": make_policy().requires_grad_(False)}, "No parameter of the model is trainable"),
         ({"rollout_engine": "vllm"}, "rollout_engine must be one of 'torch', 'sglang', got 'vllm'"),
