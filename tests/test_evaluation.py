@@ -97,7 +97,7 @@ def run(folders, capsys, *flags: str) -> dict:
     data = ["--dataset_name", str(folders / "held_out.jsonl"), "--device", "cpu", "--max_completion_length", "6"]
     assert main(["eval", *models, *data, *flags]) == 0
     printed = capsys.readouterr().out
-    assert "model_1" in printed and "differences to model_0" in printed
+    assert "model_1" in printed and "differences from model_0" in " ".join(printed.split())
     return json.loads(printed.splitlines()[-1])
 
 
