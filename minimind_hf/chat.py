@@ -5,18 +5,28 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from jinja2 import TemplateError
 from rich.console import Console
 from rich.text import Text
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
 
 from .bounds import Bounds, Count, Positive, Share, check_settings
 from .flags import flag
+from .forward.generation_settings import decode_by_arguments
 from .inference import Piece, ThoughtSplitter, opens_thought
 
 HELP = "/clear starts over, /think and /nothink switch thinking, /exit (or end of file) ends"
 NO_SWITCH = "the chat template of this model has no switch for thinking: it thinks, or not, as it was trained"
 
 
+_SAMPLING = {
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+}  # flags, also where greedy has no use of it
 _OFF = "(default %(default)s: off)"
 _Temperature = Annotated[float, Bounds(at_least=0, remedy="0 always takes the likeliest token.")]
 _TopP = Annotated[float, Bounds(above=0, at_most=1, remedy="1 switches it off.")]
@@ -93,6 +103,7 @@ class Chat:
                 "Take the folder of an instruction-tuned model, or set tokenizer.chat_template."
             )
         self.model, self.tokenizer = model, tokenizer
+        self.ignored = decode_by_arguments(model, set(settings.generate_kwargs()) | _SAMPLING)
         self.settings = settings
         self.console = console or Console(highlight=False)
         self._system = [{"role": "system", "content": system}] if system else []
@@ -118,7 +129,13 @@ class Chat:
 
     def _rendered(self, messages: list[dict[str, str]], thinking: bool) -> str:
         switch = {"open_thinking": thinking, "enable_thinking": thinking}
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
+        try:
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
+        except (TemplateError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"The chat template of {self.tokenizer.name_or_path!r} cannot render the conversation "
+                f"({type(error).__name__}: {error}). Correct its chat_template."
+            ) from error
 
     def say(self, text: str) -> str:
         """Adds a user's turn, streams the answer, and returns it without its thought."""
@@ -132,6 +149,7 @@ class Chat:
                 self.console.print(Text(piece.text, style="dim italic" if piece.is_thought else ""), end="")
 
         inputs = self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(self.model.device)
+        self._check_ids(inputs["input_ids"])
         streamer = _PieceStreamer(self.tokenizer, show, opens_thought(prompt))
         self.model.generate(
             input_ids=inputs["input_ids"],
@@ -146,6 +164,14 @@ class Chat:
         turn = {"role": "assistant", "content": answer}
         self.messages.append(turn | {"reasoning_content": thought} if thought else turn)
         return answer
+
+    def _check_ids(self, ids: Tensor) -> None:
+        embedded = self.model.get_input_embeddings().num_embeddings
+        if ids.numel() and int(ids.max()) >= embedded:
+            raise ValueError(
+                f"The tokenizer {self.tokenizer.name_or_path!r} gave the token id {int(ids.max())}, but the model "
+                f"embeds {embedded} tokens. Use the model's own tokenizer."
+            )
 
 
 class _PieceStreamer(TextStreamer):

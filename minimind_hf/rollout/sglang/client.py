@@ -141,7 +141,9 @@ class SGLangServer:
             try:
                 return response.json()
             except ValueError as error:
-                raise RolloutServerError(f"{self.url}{path} returned invalid JSON: {error}.") from error
+                raise ServerUnavailableError(
+                    f"{self.url}{path} returned invalid JSON, perhaps cut off: {error}"
+                ) from error
         said = f"{self.url}{path} answered {status}: {_message(_json_or_text(response))}"
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == _TOO_MANY_REQUESTS:
             raise ServerUnavailableError(said)
