@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from jinja2 import TemplateError
 from rich.console import Console
 from rich.text import Text
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
 
 from .bounds import Bounds, Count, Positive, Share, check_settings
@@ -166,6 +166,8 @@ class Chat:
         return answer
 
     def _check_ids(self, ids: Tensor) -> None:
+        if not isinstance(self.model, nn.Module):
+            return
         embedded = self.model.get_input_embeddings().num_embeddings
         if ids.numel() and int(ids.max()) >= embedded:
             raise ValueError(

@@ -18,6 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from ...rollout import ServerGoneError
 from ...rollout.agreement import failing_together
+from ..distributed.launcher import ending_with_launcher
 from ..experience.micro_batch import MicroBatch
 from ..models.optimization import is_stateless, load_schedule
 from .atomic import clear_staging
@@ -62,6 +63,7 @@ class CheckpointingTrainer(SavingTrainer):
         with (
             held_by_this_run(self.args.output_dir, self.accelerator),
             ending_in_order(self.is_world_process_zero()),
+            ending_with_launcher(),
             self.recording(),
             self._rescued(),
         ):

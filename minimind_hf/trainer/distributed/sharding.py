@@ -80,10 +80,10 @@ def _check_as_asked(accelerator: Accelerator) -> None:
                 f"{got.value}: nothing would be sharded. {_INSTEAD_OF[asked]}"
             )
     started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started != accelerator.num_processes:
+    if started > 1 and got == DistributedType.NO:
         raise ValueError(
-            f"{started} processes were started (WORLD_SIZE), but this one is alone (num_processes is "
-            f"{accelerator.num_processes}), so each would train for itself. On a CPU give the script --use_cpu."
+            f"{started} processes were started (WORLD_SIZE), but distributed_type is {got.value}, so each would train "
+            "for itself. On a CPU give the script --use_cpu."
         )
 
 
