@@ -26,7 +26,7 @@ _SHAPE = (
 
 
 def check_same_model(folder: str | Path, model: nn.Module, further: Sequence[str]) -> None:
-    """Refuses a checkpoint of a model of another shape, and one of PPO where there is no critic, or the other way.
+    """Refuses a checkpoint of a model of another shape, and one of PPO where there is no critic.
 
     Args:
         folder (`str` or `Path`): The checkpoint.
@@ -37,13 +37,10 @@ def check_same_model(folder: str | Path, model: nn.Module, further: Sequence[str
         CheckpointError: With what differs.
     """
     folder = Path(folder)
-    has_critic, takes_critic = (folder / CRITIC).is_dir(), CRITIC in further
-    if has_critic != takes_critic:
-        written, use = ("with a critic (PPO)", "PPO") if has_critic else ("without a critic", "GRPO")
+    if (folder / CRITIC).is_dir() and CRITIC not in further:  # PPO looks for its critic itself
         raise CheckpointError(
-            f"{folder} was written {written}, and this trainer trains {'one' if takes_critic else 'none'}, so the "
-            f"optimizer does not fit. Resume it with {use}, or start from the folder as a model "
-            "(--model_name_or_path)."
+            f"{folder} was written with a critic (PPO), and this trainer trains none, so the optimizer does not fit. "
+            "Resume it with PPO, or start from the folder as a model (--model_name_or_path)."
         )
     if not (folder / CONFIG_NAME).is_file():
         return  # adapters, which are compared by their own settings
