@@ -13,6 +13,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"_{path.name}.unfinished")
+    unfinished.unlink(missing_ok=True)  # a link there would be written through
     try:
         yield unfinished
         os.replace(unfinished, path)

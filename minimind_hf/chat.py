@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
+from jinja2 import TemplateError
 from rich.console import Console
 from rich.text import Text
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer, set_seed
 
 from .bounds import Bounds, Count, Positive, Share, check_settings
 from .flags import flag
+from .forward.generation_settings import decode_by_arguments
 from .forward.introspection import declared_eos_ids, unspoken_ids
 from .inference import Piece, ThoughtSplitter, opens_thought
 
@@ -20,6 +22,13 @@ HELP = "/clear starts over, /think and /nothink switch thinking on and off, /exi
 NO_SWITCH = "the chat template of this model has no switch for thinking: whether it thinks depends on its training"
 
 
+_SAMPLING = {
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+}  # flags, also where greedy has no use of it
 _OFF = "(default %(default)s: off)"
 _Temperature = Annotated[float, Bounds(at_least=0, remedy="0 always takes the most likely token.")]
 _TopP = Annotated[float, Bounds(above=0, at_most=1, remedy="1 switches it off.")]
@@ -96,6 +105,7 @@ class Chat:
                 "Use the folder of an instruction-tuned model, or set tokenizer.chat_template."
             )
         self.model, self.tokenizer = model, tokenizer
+        self.ignored = decode_by_arguments(model, set(settings.generate_kwargs()) | _SAMPLING)
         self.settings = settings
         self.console = console or Console(highlight=False)
         self._system = [{"role": "system", "content": system}] if system else []
@@ -121,7 +131,13 @@ class Chat:
 
     def _rendered(self, messages: list[dict[str, str]], thinking: bool) -> str:
         switch = {"open_thinking": thinking, "enable_thinking": thinking}
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
+        try:
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
+        except (TemplateError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"The chat template of {self.tokenizer.name_or_path!r} cannot render the conversation "
+                f"({type(error).__name__}: {error}). Correct its chat_template."
+            ) from error
 
     def say(self, text: str) -> str:
         """Adds a user turn, streams the answer, and returns it without its thought."""
@@ -135,6 +151,7 @@ class Chat:
                 self.console.print(Text(piece.text, style="dim italic" if piece.is_thought else ""), end="")
 
         inputs = self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(self.model.device)
+        self._check_ids(inputs["input_ids"])
         unspoken = unspoken_ids(self.tokenizer, declared_eos_ids(self.model))
         streamer = _PieceStreamer(self.tokenizer, show, opens_thought(prompt), unspoken)
         self.model.generate(
@@ -150,6 +167,16 @@ class Chat:
         turn = {"role": "assistant", "content": answer}
         self.messages.append(turn | {"reasoning_content": thought} if thought else turn)
         return answer
+
+    def _check_ids(self, ids: Tensor) -> None:
+        if not isinstance(self.model, nn.Module):
+            return
+        embedded = self.model.get_input_embeddings().num_embeddings
+        if ids.numel() and int(ids.max()) >= embedded:
+            raise ValueError(
+                f"The tokenizer {self.tokenizer.name_or_path!r} gave the token id {int(ids.max())}, but the model "
+                f"embeds {embedded} tokens. Use the model's own tokenizer."
+            )
 
 
 class _PieceStreamer(TextStreamer):

@@ -36,7 +36,18 @@ def load_for_inference(
     code = {"trust_remote_code": trust_remote_code}
     model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **code)
     check_nothing_missing(path, model, info)
+    _check_finite(path, model)
     return model.to(device).eval(), AutoTokenizer.from_pretrained(path, **code)
+
+
+def _check_finite(path: str | Path, model: PreTrainedModel) -> None:
+    """Refuses weights that nothing can be sampled from."""
+    for name, weights in model.named_parameters():
+        if weights.is_floating_point() and not weights.isfinite().all():
+            raise ValueError(
+                f"The model {str(path)!r} is not finite: {name} holds NaN or infinite values. Take an earlier "
+                "checkpoint of the run."
+            )
 
 
 def usable_device(device: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets
 from common import model_init_kwargs
-from flags import explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, refuse_nulls, separate_config, split_config
 from guarded import guarded
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
@@ -19,7 +19,7 @@ from minimind_hf.data.loading import load_rows
 from minimind_hf.environment import only_cpu
 from minimind_hf.forward.generation_settings import make_generation_config_savable
 from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
-from minimind_hf.trainer.settings.checks import check_intervals
+from minimind_hf.trainer.settings.checks import check_intervals, check_output_dir
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
@@ -64,6 +64,7 @@ class Recipe:
         self._start = time.perf_counter()
         parser = TrlParser((data_class, config_class, ModelConfig))
         given = separate_config(sys.argv[1:] if arguments is None else arguments)
+        refuse_nulls(given, data_class, config_class, ModelConfig)
         _avoid_deprecated_default(parser, given)
         parser.set_defaults_with_config(use_cpu=only_cpu())
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
@@ -72,6 +73,7 @@ class Recipe:
         check_model_path(self.model_config.model_name_or_path)
         check_tokenizer_files(self.model_config.model_name_or_path)
         check_intervals(self.args)
+        check_output_dir(self.args.output_dir)
         _check_max_length(self.args)
         prepare_resume(self.args)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(

@@ -17,11 +17,12 @@ from typing import Any
 import datasets
 import embedded_task
 from accelerate import PartialState
-from flags import explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, refuse_nulls, separate_config, split_config
 from transformers import Trainer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
+from minimind_hf.atomic import whole_file
 from minimind_hf.paths import check_model_path
 from minimind_hf.reports.curve import plot_reward_curve
 from minimind_hf.reports.page import REPORT_FILE, write_report
@@ -93,6 +94,7 @@ def parse_arguments(
     """Parses flags and the yaml file of `--config`; `embedded_defaults` are the defaults of the embedded task."""
     arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
     parser = TrlParser((ScriptArguments, config_class, ModelConfig))
+    refuse_nulls(arguments, ScriptArguments, config_class, ModelConfig)
     given = _given_names(parser, arguments)
     if not given & {"model_name_or_path", "dataset_name"}:
         if given & {"reward_funcs", "reward_model_name_or_path"}:  # the weights belong to the task's rewards
@@ -101,6 +103,9 @@ def parse_arguments(
     script, args, model = parser.parse_args_and_config(arguments)
     if isinstance(script.reward_funcs, str):  # a yaml file may name a single one without brackets
         script.reward_funcs = [script.reward_funcs]
+    names = script.reward_funcs or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"reward_funcs is {names!r}. Give names, for example: reward_funcs: [length, format].")
     prepare_resume(args)
     return script, args, model
 
@@ -222,12 +227,14 @@ def finish(trainer: Trainer, task: Task) -> float | None:
 
 def _write_report(trainer: Trainer, task: Task) -> None:
     folder = Path(trainer.args.output_dir)
-    model_card(trainer, dataset_name=task.dataset_name).save(folder / "README.md")
+    with whole_file(folder / "README.md") as path:
+        model_card(trainer, dataset_name=task.dataset_name).save(path)
     if any("reward" in log for log in trainer.state.log_history):
         plot_reward_curve(trainer.state.log_history, folder / "reward_curve.png", title=folder.resolve().name)
     else:
         print("no reward was logged (see logging_steps), so there is no reward curve", flush=True)
-    trainer.state.save_to_json(str(folder / STATE_FILE))  # with the accuracies that were logged after training
+    with whole_file(folder / STATE_FILE) as path:
+        trainer.state.save_to_json(str(path))  # with the accuracies that were logged after training
     write_report(folder)
 
 

@@ -3,8 +3,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from transformers import TrainingArguments
@@ -39,6 +40,23 @@ def split_config(flags: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     name = next(iter(rest[position + 1 :]), "")
     del rest[position : position + 2]
     return rest, _read_settings(name)
+
+
+def refuse_nulls(flags: Sequence[str], *classes: type) -> None:
+    """Refuses `name: null` in the yaml file where the setting needs a value.
+
+    Raises:
+        ValueError: Naming the setting and its default.
+    """
+    defaults = {field.name: field.default for kind in classes for field in fields(kind)}
+    hints = {name: hint for kind in classes for name, hint in get_type_hints(kind).items()}
+    for name, value in split_config(flags)[1].items():
+        takes_none = name not in hints or type(None) in get_args(hints[name]) or hints[name] is Any
+        if value is None and not takes_none and defaults.get(name) is not None:
+            raise ValueError(
+                f"{name} is null in the file of {CONFIG}, but needs a value. Leave the line out for the default "
+                f"({defaults[name]!r})."
+            )
 
 
 def _read_settings(name: str) -> dict[str, Any]:

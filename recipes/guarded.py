@@ -17,6 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_l
 from minimind_hf.trainer.checkpoints.best import is_same_folder, restore_best
 from minimind_hf.trainer.checkpoints.checksums import changed_files, write_checksums
 from minimind_hf.trainer.checkpoints.data_order import warn_if_nothing_is_left
+from minimind_hf.trainer.distributed.launcher import ending_with_launcher
 from minimind_hf.trainer.logs.health import what_remains
 from minimind_hf.trainer.models.weights import NotFiniteError
 from minimind_hf.trainer.step_guard import StepGuard
@@ -75,7 +76,8 @@ class _Guarded:
         damage = next(changed_files(Path(resume_from_checkpoint)), None) if is_folder else None
         if damage is not None:
             raise ValueError(f"{damage}. Resume from another checkpoint.")
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        with ending_with_launcher():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         places = super()._init_training_state(*args, **kwargs)

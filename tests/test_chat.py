@@ -166,3 +166,47 @@ def test_command_line_takes_prompts_and_switches_wherever_they_stand(folder, cap
 def test_command_line_refuses(folder, flags, named, capsys):
     assert main(["chat", str(folder), "--prompt", "hi", *flags]) == 1
     assert_names(capsys.readouterr().err, *named)
+
+
+def say_once(model, tokenizer, text: str = "abc", **settings) -> str:
+    shown = Console(file=io.StringIO(), width=200)
+    return Chat(model, tokenizer, ChatSettings(max_new_tokens=8, temperature=0, **settings), None, shown).say(text)
+
+
+def test_chat_decodes_by_its_flags():
+    inherited = {
+        "num_beams": 2, "no_repeat_ngram_size": 1, "suppress_tokens": list(range(3, 130)), "stop_strings": ["a"],
+        "min_new_tokens": 5, "do_sample": True, "temperature": 5.0,
+    }  # fmt: skip
+    model = make_policy()
+    plain = say_once(make_policy(), make_tokenizer())
+    model.generation_config.update(**inherited)
+    assert say_once(model, make_tokenizer()) == plain
+    model.generation_config.update(**inherited)
+    chat = Chat(model, make_tokenizer(), ChatSettings())
+    assert chat.ignored == {name: inherited[name] for name in inherited if name not in ("do_sample", "temperature")}
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].nothing.at.all }}", "{{ 1 + 'a' }}", "{% for %}"])
+def test_a_template_that_cannot_render_is_one_line(template):
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match="chat template .*cannot render"):
+        say_once(make_policy(), tokenizer)
+
+
+def test_a_token_that_the_model_does_not_embed_is_named():
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["<more>"])
+    with pytest.raises(ValueError, match="token id 259, but the model embeds 259"):
+        say_once(make_policy(), tokenizer, "<more>")
+
+
+def test_weights_that_are_not_finite_end_in_one_line(tmp_path, capsys):
+    model = make_policy()
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
+    model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    assert main(["chat", str(tmp_path), "--prompt", "a"]) == 1
+    assert "layers.1.mlp.up_proj.weight holds NaN" in capsys.readouterr().err

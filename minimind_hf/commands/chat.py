@@ -40,6 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     disable_progress_bar()
     model, tokenizer = load_for_inference(options.model, **vars(taken(ModelFlags, options)))
     chat = Chat(model, tokenizer, settings, flags.system)
+    if chat.ignored:
+        named = ", ".join(f"{name}={value!r}" for name, value in chat.ignored.items())
+        print(f"not applied, as training and eval do not either: {named} (generation_config.json)", file=sys.stderr)
     if flags.thinking and not chat.has_thinking_switch():
         print(f"--thinking: {NO_SWITCH}", file=sys.stderr)
     if flags.prompt is None:

@@ -97,6 +97,8 @@ def decode_by_arguments(model: nn.Module, given: set[str]) -> dict[str, object]:
         `dict[str, object]`: The settings that no longer apply and that no argument sets, with their values.
     """
     base = unwrap(model)
+    if getattr(base, "generation_config", None) is None:
+        return {}
     inherited = base.generation_config.to_diff_dict()
     inherited = {name: value for name, value in inherited.items() if not name.startswith(("_", "output_"))}
     kept = {name: value for name, value in inherited.items() if name in _NOT_OF_DECODING}

@@ -75,6 +75,13 @@ def has_risen(curves: Curves, limits: Limits) -> bool:
     return _change_in_errors(curves, limits, limits.some) > limits.significance / 2
 
 
+def _has_risen_early(curves: Curves, limits: Limits) -> bool:
+    """The same of a run too young for that, by what there is: fewer logs have to show it more clearly."""
+    window = min(limits.some - 1, curves.count("reward") // 2)
+    is_young = curves.count("reward") < 2 * limits.some
+    return is_young and window >= limits.few and _change_in_errors(curves, limits, window) > limits.significance
+
+
 def _change_in_errors(curves: Curves, limits: Limits, window: int) -> float:
     """How far the mean reward of the last logs lies above that of the first, in standard errors."""
     if curves.count("reward") < 2 * window:
@@ -187,7 +194,9 @@ def reward_hacking(curves: Curves, limits: Limits) -> str | None:
 
 def kl_growing(curves: Curves, limits: Limits) -> str | None:
     kl = curves.last("kl_ref", limits.some)  # median: a single token can make the mean of a small batch large
-    if not kl or median(kl) <= limits.kl_to_reference or has_risen(curves, limits):
+    if not kl or median(kl) <= limits.kl_to_reference:
+        return None
+    if has_risen(curves, limits) or _has_risen_early(curves, limits):
         return None
     return f"the median kl_ref of the last {limits.some} logs is {median(kl):.3g} nats per token"
 

@@ -73,7 +73,9 @@ class RunRecord:
 
 def series(log_history: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
     """Values of a logged name by step. If a resume repeated a step, its later log counts."""
-    return dict(sorted({log["step"]: log[name] for log in log_history if name in log}.items()))
+    return dict(
+        sorted({log["step"]: log[name] for log in log_history if isinstance(log.get(name), int | float)}.items())
+    )
 
 
 def read_run(folder: str | Path) -> RunRecord:
@@ -105,10 +107,12 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 
 def _log_history(state: Path) -> list[dict[str, Any]]:
     history = _read_json(state).get("log_history")
-    if not isinstance(history, list) or not all(isinstance(log, dict) and "step" in log for log in history):
+    if not isinstance(history, list) or not all(
+        isinstance(log, dict) and isinstance(log.get("step"), int | float) for log in history
+    ):
         raise ValueError(
-            f"{state} contains no valid log_history: it must be a list of logs, each with its step. Copy it from the "
-            "run again, or give another output_dir."
+            f"{state} contains no valid log_history: it must be a list of logs, each with the number of its step. "
+            "Copy it from the run again, or give another output_dir."
         )
     return history
 

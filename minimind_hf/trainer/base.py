@@ -52,7 +52,7 @@ from .logs.health import HealthCallback, stop_for_engine
 from .logs.progress import RLProgressCallback
 from .logs.run_log import RunLog
 from .metrics import Metrics
-from .models.policy import check_fits, fast_layout, load_policy, router_loss_coefficient
+from .models.policy import check_context, check_fits, fast_layout, load_policy, router_loss_coefficient
 from .models.reference import Reference
 from .settings.base import RLConfig
 from .step_guard import StepGuard
@@ -102,6 +102,7 @@ class RLTrainer(EvaluatingTrainer):
         check_objects(model, processing_class, peft_config)
         args = args or self._default_args(model)
         check_config_class(args, self.config_class)
+        args.check_again()
         # Cheap checks first: everything that can be refused is refused before weights are loaded.
         tokenizer = processing_class or load_tokenizer(model, args)
         train_prompts = make_prompts(train_dataset, tokenizer, args)
@@ -233,6 +234,16 @@ class RLTrainer(EvaluatingTrainer):
         super()._track_num_input_tokens({"input_ids": torch.ones(inputs.num_padded_tokens)})
 
     # The Trainer: training
+
+    def check_settings(self) -> None:
+        self.args.check_again()
+        check_context(self.policy, self.args)
+        if self.reference is None and self.kl_weight(self.args) > 0:
+            raise ValueError(
+                f"The weight of the KL penalty (beta, kl_coef) is {self.kl_weight(self.args)}, but it was 0 when the "
+                "trainer was made, which therefore has no reference. Set it before the trainer is made."
+            )
+        self._train_sampler = make_sampler(self.train_dataset, self.args)
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader, resume_from_checkpoint: str | None

@@ -323,6 +323,8 @@ class PPOTrainer(RLTrainer):
             self.processing_class.save_pretrained(each)
         torch.save(self.args, folder / TRAINING_ARGS_NAME)
 
+    further_models = (CRITIC_FOLDER,)
+
     def _published_folders(self) -> list[str]:
         return [CRITIC_FOLDER] if self.args.save_critic else []
 

@@ -185,3 +185,11 @@ def heard(recorded: dict) -> list[str]:
 def test_there_are_recorded_runs_of_both_kinds():
     good = [name for name, run in RECORDED.items() if not run["rules"]]
     assert len(good) >= 2 and len(RECORDED) - len(good) >= 4
+
+
+def test_a_young_run_whose_reward_rises_is_not_told_that_it_has_not():
+    rising = [0.2, 0.3, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3, 1.4]
+    drifting = curves(reward=rising, reward_std=0.3, kl_ref=2.0)
+    assert checks.kl_growing(drifting, LIMITS) is None
+    flat = curves(reward=[0.2, 0.3] * 6, reward_std=0.3, kl_ref=2.0)
+    assert "kl_ref of the last 10 logs is 2" in checks.kl_growing(flat, LIMITS)

@@ -108,3 +108,21 @@ def test_a_batch_is_split_into_as_many_parts_as_another_process_needs(count):
     assert len(parts) == count
     assert sorted(row for part in parts for row in part.rows_in_whole) == list(range(rows))
     assert sum(part.share for part in parts) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("ACCELERATE_USE_FSDP", "true", "asks for FSDP .*distributed_type is NO.*zero3.yaml"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "asks for DEEPSPEED .*distributed_type is NO.*--use_cpu"),
+        ("WORLD_SIZE", "2", "2 processes were started .*distributed_type is NO.*--use_cpu"),
+    ],
+)
+def test_another_mode_than_the_config_file_asks_for_is_refused(monkeypatch, variable, value, named):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    check_mode(accelerator)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=named):
+        check_mode(accelerator)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of an SGLang server before the first step, so that a run does not start with the wrong one."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import torch
 from torch import nn
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
 
 from ...forward.introspection import unwrap
 from ...forward.logprobs import completion_scores
@@ -14,7 +16,7 @@ from ...models import MiniMindConfig
 from ..agreement import failing_together
 from ..engine import Rollout
 from ..errors import RolloutServerError
-from ..exported_weights import server_architectures
+from ..exported_weights import exported_config, server_architectures
 from .client import SGLangServer
 
 logger = logging.get_logger(__name__)
@@ -23,6 +25,15 @@ logger = logging.get_logger(__name__)
 PROBE_TOLERANCE = 0.25
 _EXACT = 1e-3  # smaller differences tell nothing
 _PROBED = 4  # completions
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "num_experts",
+)
 
 
 def how_to_start(model: nn.Module, url: str) -> str:
@@ -53,6 +64,7 @@ def check_server(server: SGLangServer, model: nn.Module) -> int:
             f"{server.url} serves {', '.join(served) or 'another kind of model'} ({info.get('model_path')}), but the "
             f"policy is {' or '.join(sorted(wanted))}. {how_to_start(model, server.url)}"
         )
+    _check_sizes(server, model, info)
     details = server.get("/server_info")
     if details.get("enable_deterministic_inference"):
         raise RolloutServerError(
@@ -62,6 +74,21 @@ def check_server(server: SGLangServer, model: nn.Module) -> int:
     _check_vocabulary(server, unwrap(model).config.get_text_config().vocab_size)
     context = server.get("/v1/models")["data"][0]["max_model_len"]
     return min(context, details.get("max_total_num_tokens") or context)
+
+
+def _check_sizes(server: SGLangServer, model: nn.Module, info: dict) -> None:
+    """Compares sizes where the server's folder can be read here: weights of other shapes would end its scheduler."""
+    path = Path(info.get("model_path") or "") / CONFIG_NAME
+    if not path.is_file():
+        return
+    served, own = json.loads(path.read_text(encoding="utf-8")), exported_config(model).to_dict()
+    other = [name for name in _SIZES if served.get(name) is not None and own.get(name) not in (None, served[name])]
+    if other:
+        told = "; ".join(f"{name} {served[name]}, the policy {own[name]}" for name in other)
+        raise RolloutServerError(
+            f"{server.url} serves {path.parent}, a model of other sizes: it has {told}. "
+            f"{how_to_start(model, server.url)}"
+        )
 
 
 def check_room(room: int, max_prompt_length: int | None, max_completion_length: int) -> None:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _TOO_MANY_REQUESTS = 429
+_HEALTH_TIMEOUT = 20.0  # seconds; a healthy server draws one token for its answer
 
 
 class Patience:
@@ -141,7 +142,9 @@ class SGLangServer:
             try:
                 return response.json()
             except ValueError as error:
-                raise RolloutServerError(f"{self.url}{path} returned invalid JSON: {error}.") from error
+                raise ServerUnavailableError(
+                    f"{self.url}{path} returned invalid JSON, perhaps cut off: {error}"
+                ) from error
         said = f"{self.url}{path} answered {status}: {_message(_json_or_text(response))}"
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == _TOO_MANY_REQUESTS:
             raise ServerUnavailableError(said)
@@ -156,10 +159,24 @@ class SGLangServer:
         except httpx.ReadTimeout as error:
             raise ServerGoneError(
                 f"The SGLang server {self.url} did not answer {path} within {self.timeout:g} s (server_timeout). "
-                "Raise server_timeout if it is only slow."
+                f"{self._why_silent()}"
             ) from error
         except httpx.TransportError as error:
             raise ServerUnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+
+    def _why_silent(self) -> str:
+        """Whether a server that does not answer is slow, or has lost its scheduler, which its HTTP side outlives."""
+        try:
+            limit = min(self.timeout, _HEALTH_TIMEOUT)
+            status = self._http.request("GET", f"{self.url}/health", timeout=limit).status_code
+        except httpx.TransportError as error:
+            status = type(error).__name__
+        if status in (httpx.codes.OK, httpx.codes.UNAUTHORIZED):
+            return "Raise server_timeout if it is only slow."
+        return (
+            f"It is not healthy either (/health: {status}), so its scheduler has probably died: see the server's log, "
+            "and restart it."
+        )
 
 
 def _json_or_text(response: httpx.Response) -> Any:

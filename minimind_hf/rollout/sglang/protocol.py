@@ -116,6 +116,12 @@ def _rollout(answer: dict, reason: dict, expected: Expected) -> Rollout:
     if [entry[1] for entry in scored] != ids:
         raise ValueError(f"{len(scored)} log-probabilities that do not match its {len(ids)} tokens")
     is_ended = bool(ids) and ids[-1] in expected.eos_token_ids
+    if reason["type"] == "stop" and not is_ended and reason.get("matched") in expected.eos_token_ids:
+        last = f"the last token is {ids[-1]}" if ids else "there is no token"
+        raise ValueError(
+            f"a completion that stopped at the EOS token {reason['matched']}, but {last}: the server leaves the token "
+            "at which a completion stops out of it; start it without what trims it"
+        )
     if reason["type"] == "stop" and not is_ended:
         raise ValueError(
             f"a completion that stopped at {reason.get('matched')!r}, which is not one of the policy's EOS tokens "

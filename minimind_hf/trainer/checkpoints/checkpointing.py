@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from ...rollout import ServerGoneError
+from ...rollout.agreement import failing_together
+from ..distributed.launcher import ending_with_launcher
 from ..experience.micro_batch import MicroBatch
 from ..models.optimization import is_stateless, load_schedule
 from .atomic import clear_staging
@@ -25,6 +27,7 @@ from .data_order import data_order, warn_if_nothing_is_left, warn_of_other_order
 from .resharding import is_of_other_processes, load_resharded
 from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .run_folder import ending_in_order, held_by_this_run
+from .same_model import check_same_model
 from .saving import SavingTrainer
 from .state import load_rollout_state, save_rollout_state, saved_order
 
@@ -37,6 +40,8 @@ class CheckpointingTrainer(SavingTrainer):
         rollouts_made (`int`): Rollouts so far; the sampling seeds depend on it.
     """
 
+    further_models: tuple[str, ...] = ()  # folders of a checkpoint that hold models beside the policy
+
     def __init__(self, *args: Any, **kwargs: Any):
         self.buffer: deque[MicroBatch] = deque()
         self.rollouts_made = 0
@@ -47,15 +52,25 @@ class CheckpointingTrainer(SavingTrainer):
     def recording(self) -> AbstractContextManager:
         """Surrounds a run and writes its records, however it ends."""
 
+    @abstractmethod
+    def check_settings(self) -> None:
+        """Refuses settings that were changed after the trainer was made and that it cannot follow."""
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """As in transformers. If the rollout server is gone for good, the run saves a checkpoint and ends."""
+        with failing_together("checking the settings"):
+            self.check_settings()
         with (
             held_by_this_run(self.args.output_dir, self.accelerator),
             ending_in_order(self.is_world_process_zero()),
+            ending_with_launcher(),
             self.recording(),
             self._rescued(),
         ):
             checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args, self.policy, self.accelerator)
+            if checkpoint is not None:
+                with failing_together("comparing the checkpoint with the model"):
+                    check_same_model(checkpoint, self.policy, self.further_models)
             return super().train(checkpoint, *args, **kwargs)
 
     @contextmanager

@@ -63,6 +63,7 @@ def held_by_this_run(folder: str | Path, accelerator: Accelerator) -> Iterator[N
 
 
 def _acquire(lock: FileLock, path: Path) -> None:
+    _refuse_link(path)
     try:
         lock.acquire()
     except Timeout as error:
@@ -71,14 +72,18 @@ def _acquire(lock: FileLock, path: Path) -> None:
             "checkpoints. Wait until it ends, or use another output_dir."
         ) from error
     except OSError as error:
-        if path.is_symlink():
-            raise ValueError(
-                f"{path} is a link to {os.readlink(path)}. The lock of a run is not written through links. Delete the "
-                "link, or use another output_dir."
-            ) from error
+        _refuse_link(path)
         if error.filename is not None:  # the file cannot be opened
             raise
         logger.warning("%s cannot be locked (%s): make sure that no other run writes to this folder.", path, error)
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise ValueError(
+            f"{path} is a link to {os.readlink(path)}. The lock of a run is not written through links. Delete the "
+            "link, or use another output_dir."
+        )
 
 
 def _holder(path: Path) -> str:

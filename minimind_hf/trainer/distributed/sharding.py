@@ -27,6 +27,14 @@ SUPPORTED = (
     DistributedType.FSDP,
 )
 
+_ASKED_BY = {DistributedType.FSDP: "ACCELERATE_USE_FSDP", DistributedType.DEEPSPEED: "ACCELERATE_USE_DEEPSPEED"}
+_INSTEAD_OF = {
+    DistributedType.FSDP: "accelerate shards by FSDP on GPUs alone. On a CPU use accelerate_configs/zero3.yaml with "
+    "--use_cpu, or cpu.yaml.",
+    DistributedType.DEEPSPEED: "Leave ACCELERATE_USE_CPU unset and give the script --use_cpu, or use "
+    "accelerate_configs/cpu.yaml.",
+}
+
 
 def check_mode(accelerator: Accelerator) -> None:
     """Refuses modes that the trainers do not support.
@@ -35,6 +43,7 @@ def check_mode(accelerator: Accelerator) -> None:
         ValueError: With the mode and what to use instead.
     """
     kind = accelerator.distributed_type
+    _check_as_asked(accelerator)
     if kind not in SUPPORTED:
         raise ValueError(
             f"distributed_type is {kind.value}, but the trainers run only in one process, under DDP, DeepSpeed ZeRO "
@@ -58,6 +67,23 @@ def check_mode(accelerator: Accelerator) -> None:
             "fsdp_cpu_ram_efficient_loading is true. It leaves the weights empty in all processes but the first until "
             "they are sharded, but reference and critic are copied from them before that. Set it to false, as in "
             "accelerate_configs/fsdp2.yaml."
+        )
+
+
+def _check_as_asked(accelerator: Accelerator) -> None:
+    """Refuses another mode than the config file of accelerate asks for: on a CPU it falls back to DDP in silence."""
+    got = accelerator.distributed_type
+    for asked, variable in _ASKED_BY.items():
+        if os.environ.get(variable, "").lower() in ("1", "true", "yes") and got != asked:
+            raise ValueError(
+                f"The config file of accelerate asks for {asked.value} ({variable} is set), but distributed_type is "
+                f"{got.value}: nothing would be sharded. {_INSTEAD_OF[asked]}"
+            )
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and got == DistributedType.NO:
+        raise ValueError(
+            f"{started} processes were started (WORLD_SIZE), but distributed_type is {got.value}, so each would train "
+            "for itself. On a CPU give the script --use_cpu."
         )
 
 

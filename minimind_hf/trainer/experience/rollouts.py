@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from ...rollout import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
+from ...rollout.agreement import failing_together
 from ..models.weights import check_finite
 from ..settings.base import RLConfig
 from .experience import Experience
@@ -68,7 +69,9 @@ class Rollouts:
                 cannot be trained on.
             NotFiniteError: If the policy's weights are not finite, so that no engine could sample.
         """
-        self._check_context(experience.prompt_ids)
+        # Together, before the engine's own exchange: a process that fails here must not meet the others there.
+        with failing_together("checking the prompts of a rollout"):
+            self._check_context(experience.prompt_ids)
         try:
             return self._draw(policy, experience)
         except Exception as error:

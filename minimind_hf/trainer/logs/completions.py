@@ -74,12 +74,16 @@ class SampleLog:
         self._latest: list[dict] = []
 
     def add(self, experience: Experience, step: int) -> None:
-        """Selects one completion of each prompt, then a second one of each, and so on; writes them at step 1."""
+        """Selects one completion of each prompt, then a second one of each, and so on, and writes them.
+
+        Every rollout is written as the latest: a run that is killed, and resumed within its last rollout, makes none.
+        """
         width = experience.num_generations
         order = sorted(range(len(experience.rollouts)), key=lambda index: (index % width, index // width))
         self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
         if step == 1:
             write_lines(self.folder / EARLY, self._latest)
+        write_lines(self.folder / LATE, self._latest)
 
     def end(self) -> None:
         """Writes the selected completions of the last rollout."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from ...atomic import whole_file
@@ -61,6 +62,13 @@ class RunLog(TrainerCallback):
         if not args.health and state.global_step == 0:
             (self._folder / HEALTH_FILE).unlink(missing_ok=True)  # from an earlier run in this folder
         write_json(self._folder / RUN_FILE, self._describe())
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """The last steps are logged too where logging_steps would leave them out."""
+        is_last = state.global_step >= state.max_steps or control.should_training_stop
+        if is_last and args.logging_strategy != IntervalStrategy.NO:
+            control.should_log = True
+        return control
 
     def add(self, experience: Experience) -> None:
         """Records a rollout that is about to be trained on."""

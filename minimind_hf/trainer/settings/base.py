@@ -6,7 +6,8 @@ construction, with cause, values and remedy: types and bounds where a setting is
 a method.
 """
 
-import json
+import copy
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -19,8 +20,9 @@ from ...forward.layouts import LAYOUTS
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
-from .checks import check_intervals, check_values
+from .checks import check_intervals, check_json, check_output_dir, check_values
 from .engines import ReplaceDefault, check_engine_settings
+from .secrets import without_secrets
 
 ROLLOUT_ENGINES = ("torch", "sglang")
 OVERLONG_PROMPTS = ("truncate", "drop")
@@ -56,6 +58,8 @@ class Algorithm:
 class RLConfig(TrainingArguments):
     """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
 
+    # Settings whose value may follow from others
+    _SETTLED = ("generation_batch_size", "steps_per_generation", "loss_aggregation", "scale_rewards")
     # Dictionaries that may come from a command line as JSON text
     _VALID_DICT_FIELDS = TrainingArguments._VALID_DICT_FIELDS + ["model_init_kwargs", "chat_template_kwargs"]
 
@@ -206,22 +210,51 @@ class RLConfig(TrainingArguments):
     debug_interval: Count = _field(20, "Steps between two debug prints.")
 
     def __post_init__(self):
+        if not hasattr(self, "_given"):
+            self._given = {name: getattr(self, name) for name in self._SETTLED if hasattr(self, name)}
         # Unless told, transformers looks for GPUs: several processes then miss each other, and bf16 is refused.
         self.use_cpu = self.use_cpu or only_cpu()
-        self._check_json()
+        check_json(self)
         check_values(self)
-        if self.output_dir == "":
-            raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
+        check_output_dir(self.output_dir)
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}
         check_intervals(self)
-        super().__post_init__()
+        if not hasattr(self, "_settled"):  # transformers' part has effects, and is for the first time alone
+            super().__post_init__()
         for name in ("model_init_kwargs", "chat_template_kwargs"):
             if not isinstance(getattr(self, name), dict | None):
                 raise ValueError(f"{name} must be a dictionary or a JSON object, got {getattr(self, name)!r}.")
         self._check_processes()
         self._check_servers()
         self._resolve_batch()
+        self.note_settled()
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        post_init = cls.__post_init__
+
+        @functools.wraps(post_init)
+        def settling(self: "RLConfig") -> None:
+            post_init(self)
+            self.note_settled()
+
+        cls.__post_init__ = settling
+
+    def check_again(self) -> None:
+        """Checks settings that may have been changed since they were made, and settles what follows from them."""
+        checked = copy.copy(self)
+        for name, settled in self._settled.items():
+            if getattr(checked, name) == settled:  # not changed since: it may follow from what was
+                setattr(checked, name, self._given[name])
+        checked.__post_init__()
+        for name in self._given:
+            setattr(self, name, getattr(checked, name))
+        self.note_settled()
+
+    def note_settled(self) -> None:
+        """Remembers what was settled when the settings were made; see `check_again`."""
+        self._settled = {name: getattr(self, name) for name in self._given}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a checkpoint keeps of the settings: never a token of the Hub."""
@@ -230,15 +263,6 @@ class RLConfig(TrainingArguments):
     def to_dict(self) -> dict[str, Any]:
         """What trackers are told of the settings: no token either, not in `model_init_kwargs`."""
         return without_secrets(super().to_dict())
-
-    def _check_json(self) -> None:
-        for name in self._VALID_DICT_FIELDS:
-            text = getattr(self, name)
-            if isinstance(text, str) and text.startswith("{"):
-                try:
-                    json.loads(text)
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"{name} is not a valid JSON object ({error}): {text!r}.") from error
 
     def _check_processes(self) -> None:
         if self.parallelism_config is not None and (
@@ -292,8 +316,15 @@ class RLConfig(TrainingArguments):
                 f"steps_per_generation ({self.steps_per_generation}) = {per_process} completions per process and "
                 f"rollout, which is not divisible by num_generations ({self.num_generations}): a group would be "
                 f"split. Set per_device_train_batch_size to a multiple of {self.num_generations}, or raise "
-                "gradient_accumulation_steps or steps_per_generation so that the product is one."
+                f"gradient_accumulation_steps or steps_per_generation so that the product is one.{self._of_trl()}"
             )
+
+    def _of_trl(self) -> str:
+        """For a script that was written for trl and leaves the number of completions to it."""
+        default = type(self).__dataclass_fields__["num_generations"].default
+        if self.num_generations != default or default == 1:
+            return ""
+        return f" {default} is the default here; trl's is 8, so a trl script needs num_generations=8."
 
     @property
     def algorithm(self) -> Algorithm:
@@ -314,22 +345,3 @@ class RLConfig(TrainingArguments):
     def micro_batches_per_rollout(self) -> int:
         """Micro-batches that one process trains on between two rollouts, all passes together; by default one pass."""
         return self.steps_per_generation
-
-
-SECRET = "token"
-
-
-def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings without the values of tokens, also those among the arguments of a model."""
-    cleaned = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            value = without_secrets(value)
-        is_secret = isinstance(name, str) and (name == SECRET or name.endswith(f"_{SECRET}"))
-        cleaned[name] = None if is_secret and isinstance(value, str) and not _is_token_name(name) else value
-    return cleaned
-
-
-def _is_token_name(name: str) -> bool:
-    """Tokens of a vocabulary (`eos_token`, ...) are no secrets."""
-    return name in {"bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"}

@@ -2,7 +2,9 @@
 """Checks of single settings: types and bounds as declared, those of transformers' own, and what only has one value."""
 
 import functools
+import json
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 from transformers import TrainingArguments
@@ -17,6 +19,9 @@ _BOUNDS_OF_INHERITED = {
     "num_train_epochs": _OffAt0,
     "per_device_train_batch_size": Count,
     "gradient_accumulation_steps": Count,
+    "max_steps": Annotated[int, Bounds(at_least=-1, remedy="-1: as many as num_train_epochs makes.")],
+    "seed": int,
+    "warmup_steps": _OffAt0,
     "logging_steps": Annotated[
         float,
         Bounds(at_least=0, remedy="Below 1 it is a share of all steps; for no logs set logging_strategy='no'."),
@@ -85,8 +90,36 @@ def check_intervals(config: TrainingArguments) -> None:
     for what in ("save", "eval"):
         name, strategy = f"{what}_steps", f"{what}_strategy"
         value = getattr(config, name)
+        value = -1 if value is None and what == "save" else value
         if getattr(config, strategy) == "steps" and value is not None and value <= 0:
             raise ValueError(
                 f"{name} is {value}, with {strategy}='steps'. Set it to 1 or more (below 1: a share of all steps), or "
                 f"{strategy}='no'."
             )
+
+
+def check_output_dir(folder: str | None) -> None:
+    """Refuses an output folder that has no name, or is a file.
+
+    Raises:
+        ValueError: With its name.
+    """
+    if folder == "":
+        raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise ValueError(f"output_dir {str(folder)!r} is a file. Name a folder that the run is to write to.")
+
+
+def check_json(config: TrainingArguments) -> None:
+    """Refuses dictionaries given as text that is not JSON.
+
+    Raises:
+        ValueError: With the setting and its value.
+    """
+    for name in config._VALID_DICT_FIELDS:
+        text = getattr(config, name)
+        if isinstance(text, str) and text.startswith("{"):
+            try:
+                json.loads(text)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{name} is not a valid JSON object ({error}): {text!r}.") from error

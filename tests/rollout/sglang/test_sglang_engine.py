@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from naming import raises_naming
@@ -507,3 +508,47 @@ def test_several_servers_one_of_which_is_restarted(start_double, make_engine):
 def test_unfinished_folders_are_never_named(synced, double):
     asked = double.requests["/update_weights_from_disk"]
     assert asked and all(not Path(request["model_path"]).name.endswith(".part") for request in asked)
+
+
+def test_a_server_of_other_sizes_is_refused_before_the_first_sync(make_engine, double):
+    with pytest.raises(RolloutServerError, match="other sizes: it has hidden_size 32, the policy 64"):
+        make_engine(double).sync_weights(make_policy(hidden_size=64), version=0)
+    assert not double.versions
+
+
+def test_an_answer_that_was_cut_off_is_asked_for_again(synced, monkeypatch):
+    client, cut = synced.servers[0]._http, []
+    request = client.request
+
+    def cutting(method, url, **options):
+        response = request(method, url, **options)
+        if url.endswith("/generate") and len(cut) < 3:
+            cut.append(url)
+            return httpx.Response(200, content=response.content[:-9], request=response.request)
+        return response
+
+    monkeypatch.setattr(client, "request", cutting)
+    assert len(synced.generate(PROMPTS, 2, sampling())) == 10 and len(cut) == 3
+
+
+def test_a_stop_token_that_the_server_left_out_is_named_as_that(synced, double):
+    def trimmed(items):
+        for item in items:
+            meta = item["meta_info"]
+            item["output_ids"], meta["output_token_logprobs"] = [5], [[-1.0, 5, None]]
+            meta["finish_reason"] = {"type": "stop", "matched": EOS}
+        return items
+
+    double.next("/generate", *[changes(trimmed)] * 5)
+    with pytest.raises(RolloutServerError, match=rf"stopped at the EOS token {EOS}, but the last token is 5"):
+        synced.generate(PROMPTS, 2, sampling())
+
+
+def test_a_dead_scheduler_is_named(start_double, make_engine):
+    double = start_double()
+    engine = make_engine(double, timeout=1.0)
+    engine.sync_weights(make_policy(), version=0)
+    double.next("/generate", *[takes(3.0)] * 5)
+    double.next("/health", *[answers(503, {"error": "no scheduler"})] * 9)
+    with pytest.raises(ServerGoneError, match="did not answer /generate.*503.*scheduler has probably died"):
+        engine.generate(PROMPTS[:1], 1, sampling())

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that are changed after they were made are checked again; nothing of a run's end is lost from its log."""
+
+from pathlib import Path
+
+import pytest
+from tiny import make_policy
+
+from minimind_hf import GRPOConfig
+from minimind_hf.reports.record import read_lines
+
+WRONG = {
+    "top_p": (0.5, "top_p=0.5"),
+    "loss_type": ("sapo_of_mine", "sapo_of_mine"),
+    "max_completion_length": (None, "max_completion_length"),
+    "temperature": (0, "temperature"),
+    "num_generations": (3, "num_generations"),
+    "rollout_correction_cap": (0.5, "rollout_correction_cap"),
+    "save_steps": (0, "save_steps"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("late", [False, True], ids=["before the trainer", "after it"])
+def test_a_wrong_value_is_refused_whenever_it_was_set(make_config, make_trainer, name, late):
+    value, named = WRONG[name]
+    config = make_config(save_strategy="steps")
+    if not late:
+        setattr(config, name, value)
+        with pytest.raises((ValueError, TypeError), match=named):
+            make_trainer(config=config)
+        return
+    trainer = make_trainer(config=config)
+    setattr(trainer.args, name, value)
+    with pytest.raises((ValueError, TypeError), match=named):
+        trainer.train()
+
+
+def test_what_follows_from_a_setting_follows_its_change(make_config):
+    config = make_config()
+    assert (config.generation_batch_size, config.loss_aggregation, config.scale_rewards) == (8, "sequence", "group")
+    config.per_device_train_batch_size, config.loss_type = 16, "dr_grpo"
+    config.gradient_accumulation_steps = 2
+    config.check_again()
+    assert (config.steps_per_generation, config.generation_batch_size) == (2, 32)
+    assert config.loss_aggregation == "constant"
+    config.loss_aggregation = "token"  # one's own choice is not settled by anything
+    config.loss_type = "grpo"
+    config.check_again()
+    assert config.loss_aggregation == "token"
+
+
+def test_a_changed_batch_is_trained(make_trainer):
+    trainer = make_trainer(max_steps=1)
+    trainer.args.per_device_train_batch_size = 16
+    trainer.train()
+    assert trainer.args.prompts_per_rollout == 4 and trainer.state.global_step == 1
+
+
+def test_a_penalty_that_comes_too_late_is_refused(make_trainer):
+    trainer = make_trainer(beta=0.0)
+    trainer.args.beta = 0.1
+    with pytest.raises(ValueError, match=r"\(beta, kl_coef\) is 0.1"):
+        trainer.train()
+
+
+def test_a_batch_of_trls_default_is_told_of_it(tmp_path):
+    with pytest.raises(ValueError, match="trl's is 8, so a trl script needs num_generations=8"):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=8)
+
+
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="output_dir .*file' is a file"):
+        GRPOConfig(output_dir=str(tmp_path / "file"), use_cpu=True)
+
+
+@pytest.mark.parametrize("name", ["max_steps", "seed", "warmup_steps", "save_steps"])
+def test_null_is_refused_where_a_number_is_needed(make_config, name):
+    with pytest.raises((ValueError, TypeError), match=name):
+        make_config(**{"save_strategy": "steps", name: None})
+
+
+@pytest.mark.parametrize(("logging_steps", "logged"), [(100, [5]), (2, [2, 4, 5]), (1, [1, 2, 3, 4, 5])])
+def test_the_last_steps_are_logged(make_trainer, logging_steps, logged):
+    trainer = make_trainer(max_steps=5, logging_steps=logging_steps)
+    trainer.train()
+    assert [log["step"] for log in trainer.state.log_history if "reward" in log] == logged
+
+
+def test_logs_that_are_off_stay_off(make_trainer):
+    trainer = make_trainer(max_steps=2, logging_strategy="no")
+    trainer.train()
+    assert not [log for log in trainer.state.log_history if "reward" in log]
+
+
+def test_the_latest_samples_are_there_after_a_resume_without_a_rollout(make_trainer):
+    settings = {"max_steps": 3, "num_iterations": 3, "save_strategy": "steps", "save_steps": 1}
+    first = make_trainer(**settings)
+    first.train()
+    late = Path(first.args.output_dir) / "samples" / "late.jsonl"
+    assert read_lines(late)[0]["step"] == 1
+    again = make_trainer(**settings)
+    again.train(resume_from_checkpoint=f"{first.args.output_dir}/checkpoint-1")
+    assert read_lines(late)[0]["step"] == 1 and again.rollouts_made == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_what_differs(make_trainer):
+    first = make_trainer(max_steps=1, save_strategy="steps", save_steps=1)
+    first.train()
+    checkpoint = Path(first.args.output_dir) / "checkpoint-1"
+    deeper = make_trainer(make_policy(num_hidden_layers=3))
+    with pytest.raises(ValueError, match="num_hidden_layers is 3, in the checkpoint 2"):
+        deeper.train(resume_from_checkpoint=str(checkpoint))
+    (checkpoint / "critic").mkdir()
+    with pytest.raises(ValueError, match=r"with a critic \(PPO\), and this trainer trains none"):
+        make_trainer().train(resume_from_checkpoint=str(checkpoint))
