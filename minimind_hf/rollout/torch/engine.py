@@ -16,9 +16,11 @@ from transformers.utils import logging
 from ...forward.introspection import refuse_learned_prompts
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from .cache_decoder import CacheDecoder
+from .caches import is_recurrent
 from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
 from .fast_weights import pack
+from .recurrent_decoder import RecurrentDecoder
 from .scheduler import Decoder, Scheduler
 from .static_decoder import StaticDecoder, why_not_static
 
@@ -128,7 +130,7 @@ class TorchEngine(RolloutEngine):
             )
         dtype = None if self.dtype in (None, own) else self.dtype
         if self.path != "graph":
-            return CacheDecoder(self.model, dtype)
+            return (RecurrentDecoder if is_recurrent(self.model) else CacheDecoder)(self.model, dtype)
         if reason := why_not_static(self.model, sampling.max_completion_length):
             raise ValueError(f"path='graph' does not work for this model: {reason}. Use path='auto'.")
         captures = next(self.model.parameters()).device.type == "cuda"
