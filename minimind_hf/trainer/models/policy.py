@@ -23,6 +23,7 @@ from ..settings.base import RLConfig
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
 from .dropout import disable_dropout, say_that_it_drops_out
 from .reference import REFERENCE_ADAPTER
+from .rope import say_that_lengths_change_rope
 
 logger = logging.get_logger(__name__)
 
@@ -143,6 +144,8 @@ def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLCon
             "tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
         )
     check_context(model, args)
+    if args.process_index == 0:
+        say_that_lengths_change_rope(model, args)
 
 
 def check_context(model: nn.Module, args: RLConfig, what: str = "model") -> None:
