@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ...forward.introspection import refuse_learned_prompts
+from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from .cache_decoder import CacheDecoder
 from .caches import is_recurrent
@@ -66,6 +66,28 @@ class TorchEngine(RolloutEngine):
         refuse_learned_prompts(model)
         self.model = model
         self.weights_version = version
+
+    def check_ready(self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int) -> None:
+        """Tries a few tokens of a model that is decoded with its own forward, before any training.
+
+        Raises:
+            ValueError: If it cannot be decoded with, with the reason.
+        """
+        if why_not_fast(model) is None:
+            return
+        version = self.weights_version
+        self.sync_weights(model, version)
+        top = vocabulary_size(model) - 1
+        try:
+            self.generate([[min(5, top), min(6, top), min(7, top)], [min(8, top)]], 2, SamplingParams(2, 1.0, (), 0))
+        except (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"The torch rollout engine cannot decode with {type(unwrap(model)).__name__}: trying it raised "
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]} Pass a rollout engine of your own as "
+                "`rollout_engine`, or train another model."
+            ) from error
+        finally:
+            self.model = None
 
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams

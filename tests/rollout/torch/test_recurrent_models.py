@@ -4,7 +4,7 @@
 import pytest
 import torch
 import transformers
-from tiny import make_tokenizer, random_ids, share_of_a
+from tiny import make_llama, make_tokenizer, random_ids, share_of_a
 from transformers import AutoModelForCausalLM
 
 from minimind_hf import GRPOConfig, GRPOTrainer
@@ -122,3 +122,16 @@ def test_they_train(name, tmp_path):
     assert len(logs) == 2
     assert all(entry["sampling/sampling_logp_difference/max"] < 1e-3 for entry in logs)
     assert any(not torch.equal(tensor, before[key]) for key, tensor in trainer.policy.state_dict().items())
+
+
+def test_a_model_that_cannot_be_decoded_with_is_refused_at_construction(make_trainer):
+    class Broken(type(make_llama())):
+        def forward(self, input_ids, cache=None, **kwargs):
+            if cache is not None and cache.get_seq_length() > 0:
+                raise RuntimeError("sizes do not fit")
+            return super().forward(input_ids, cache=cache, **kwargs)
+
+    model = make_llama()
+    model.__class__ = Broken
+    with pytest.raises(ValueError, match="cannot decode with Broken.*RuntimeError: sizes do not fit.*rollout_engine"):
+        make_trainer(model, scripted=False)
