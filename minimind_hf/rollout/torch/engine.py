@@ -28,6 +28,15 @@ logger = logging.get_logger(__name__)
 
 PATHS = ("auto", "fast", "general", "graph")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_FAULTS_OF_MODELS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # Tokens between two looks at what a GPU has drawn. On a CPU looking costs nothing.
 GPU_SYNC_EVERY = 8
 
@@ -80,7 +89,7 @@ class TorchEngine(RolloutEngine):
         top = vocabulary_size(model) - 1
         try:
             self.generate([[min(5, top), min(6, top), min(7, top)], [min(8, top)]], 2, SamplingParams(2, 1.0, (), 0))
-        except (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError) as error:
+        except _FAULTS_OF_MODELS as error:
             raise ValueError(
                 f"The torch rollout engine cannot decode with {type(unwrap(model)).__name__}: trying it raised "
                 f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]} Pass a rollout engine of your own as "

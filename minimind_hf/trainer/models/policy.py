@@ -196,6 +196,14 @@ def _has_router_loss(model: nn.Module) -> bool:
     try:
         with whole_weights(model):
             outputs = model(input_ids=batch.padded()[2], output_router_logits=True, use_cache=False)
+    except (AttributeError, LookupError, TypeError) as error:
+        logger.warning(
+            "%s is trained without a router's loss, which it cannot compute (%s: %s): a model without routers.",
+            type(unwrap(model)).__name__,
+            type(error).__name__,
+            error,
+        )
+        return False
     finally:
         model.train(was_training)
     return isinstance(getattr(outputs, "aux_loss", None), torch.Tensor)
