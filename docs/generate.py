@@ -7,6 +7,7 @@
 The generated text of a page is between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
+import json
 import re
 import sys
 import warnings
@@ -165,8 +166,36 @@ def estimators() -> str:
     return _table(("`advantage_estimator`", "advantage of a completion", "`scale_rewards`"), rows)
 
 
+def architectures() -> str:
+    """The table of causal LMs, from what docs/architectures.py found."""
+    found = json.loads((Path(__file__).parent / "architectures.json").read_text(encoding="utf-8"))
+    trained = [
+        (f"`{kind}`", row["class"], row["layout"], row["rollout"], row["difference"])
+        for kind, row in found.items()
+        if row["outcome"] == "trained"
+    ]
+    others = [
+        (f"`{kind}`", row["class"], row["outcome"], _cell(row["reason"]))
+        for kind, row in found.items()
+        if row["outcome"] != "trained"
+    ]
+    return "\n\n".join(
+        [
+            f"### Trained ({len(trained)})",
+            _table(("model type", "class", "layout", "decoder", "largest difference, nats"), trained),
+            f"### Not trained ({len(others)})",
+            _table(("model type", "class", "outcome", "reason"), others),
+        ]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "algorithms.md": {"losses": losses, "estimators": estimators},
+    "models.md": {"architectures": architectures},
     "migrate-from-trl.md": {"trl-fields": trl_table},
     "troubleshooting.md": {"health-rules": health_rules},
 }

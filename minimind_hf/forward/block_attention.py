@@ -45,11 +45,11 @@ class Span:
 
 
 class _BlockAttention(torch.autograd.Function):
-    """query `(heads, T, dim)`, key and value `(kv_heads, T, dim)` -> `(heads, T, dim)`."""
+    """query `(heads, T, dim)`, key `(kv_heads, T, dim)`, value `(kv_heads, T, width)` -> `(heads, T, width)`."""
 
     @staticmethod
     def forward(ctx, query, key, value, spans, scaling):
-        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        output = query.new_empty(*query.shape[:2], value.shape[-1])
         for span in spans:
             inputs = _Inputs(span, query, key, value, scaling)
             _put(output, span, inputs.to_heads(inputs.read(inputs.weights())))
@@ -198,13 +198,13 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[S
 
     Args:
         query (`Tensor` of shape `(heads, T, dim)`): Queries; `heads` is a multiple of `kv_heads`.
-        key (`Tensor` of shape `(kv_heads, T, dim)`), value (`Tensor` of shape `(kv_heads, T, dim)`): Keys and values,
-            with the dtype of the queries.
+        key (`Tensor` of shape `(kv_heads, T, dim)`), value (`Tensor` of shape `(kv_heads, T, width)`): Keys and
+            values, with the dtype of the queries.
         spans (`Sequence[Span]`): Together they contain every token once; see [`group_spans`].
         scaling (`float`): Factor of the scores.
 
     Returns:
-        `Tensor` of shape `(heads, T, dim)`
+        `Tensor` of shape `(heads, T, width)`
     """
     query, key, value = (states.to(_dtype_of_products(query)) for states in (query, key, value))
     with torch.autocast("cpu", enabled=False):

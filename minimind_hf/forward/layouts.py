@@ -3,14 +3,18 @@
 
 `shared_prompt` works for every model whose attention goes through transformers' interface and whose head maps hidden
 states directly to logits. The model's class and config are checked first, then both layouts are tried on a few made-up
-completions and must agree. Other models fall back to `padded`.
+completions and must agree. Other models fall back to `padded`, or to `unpadded`, one pass per prompt, if padding
+itself changes what follows it (a recurrence that it goes through).
 """
+
+import copy
 
 import torch
 from torch import nn
 
-from .introspection import forward_arguments, unwrap
-from .logprobs import TokenScores, completion_scores, shared_prompt_scores
+from .introspection import forward_arguments, unwrap, vocabulary_size
+from .logprobs import TokenScores, completion_scores, joined_scores, shared_prompt_scores
+from .probes import probe_batches
 from .shared_prompt import ATTENTION_NAME, attach, detach, pack
 from .token_batch import TokenBatch, made_up_batch
 
@@ -33,7 +37,7 @@ def score_completions(
         model: A causal LM; for `shared_prompt`, one that [`choose_layout`] accepted.
         batch ([`TokenBatch`]): The completions and their prompts.
         temperature (`float`): The temperature at which the completions were sampled.
-        layout (`str`): `"shared_prompt"` or `"padded"`.
+        layout (`str`): `"shared_prompt"`, `"padded"` or `"unpadded"`.
         with_entropy (`bool`), with_aux_loss (`bool`): Additional outputs to return.
         entropy_gradient (`bool`): Whether the entropies have a gradient, which takes extra time.
 
@@ -42,6 +46,12 @@ def score_completions(
     """
     if layout == "padded":
         return completion_scores(model, *batch.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
+    if layout == "unpadded":
+        parts = [
+            completion_scores(model, *part.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
+            for part in batch.by_prompt()
+        ]
+        return joined_scores(parts, batch)
     packed = pack(batch, keep_last_tokens=with_aux_loss)
     return shared_prompt_scores(model, packed, temperature, with_aux_loss, entropy_gradient)
 
@@ -57,6 +67,8 @@ def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tupl
     Returns:
         `(layout, reason)`: The layout to use, and the reason if it is not the requested one.
     """
+    if padding_matters(model):
+        return "unpadded", "padding on the left changes what it computes for the tokens behind"
     if requested == "padded":
         return "padded", None
     reason = _structural_reason(model, with_aux_loss)
@@ -88,18 +100,57 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
 
 
 @torch.no_grad()
-def _difference(model: nn.Module) -> str | None:
-    """Tries both layouts on made-up completions."""
-    batch = made_up_batch(unwrap(model).config.get_text_config().vocab_size, next(model.parameters()).device)
+def padding_matters(model: nn.Module) -> bool:
+    """Whether a prompt that is padded on the left gets other log-probabilities than alone.
+
+    Asked of models with layers that are not attention, whose states padding may go through; and tried with padding
+    that no embedding of zeros hides, on biases that are not 0, since both may come with training.
+    """
+    if not _has_other_layers(model):
+        return False
+    batch = made_up_batch(vocabulary_size(model), next(model.parameters()).device)
     was_training = model.training
     model.eval()
+    twin = copy.deepcopy(model)
+    try:
+        for parameter in twin.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1)
+        embedding = unwrap(twin).get_input_embeddings()
+        embedding.weight[0] = embedding.weight[-1]
+        padded = score_completions(twin, batch, 1.0, "padded").logps
+        alone = score_completions(twin, batch, 1.0, "unpadded").logps
+    finally:
+        model.train(was_training)
+    difference = (padded - alone)[batch.padded()[3].bool()].abs().max().item()
+    return not difference < _PROBE_TOLERANCE.get(unwrap(model).dtype, 0.25)
+
+
+def _has_other_layers(model: nn.Module) -> bool:
+    config = unwrap(model).config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ())
+    no_attention = getattr(config, "num_attention_heads", None) is None
+    return no_attention or any("attention" not in kind or "linear" in kind for kind in kinds)
+
+
+@torch.no_grad()
+def _difference(model: nn.Module) -> str | None:
+    """Tries both layouts on made-up completions."""
+    was_training = model.training
+    model.eval()
+    try:
+        reasons = (_difference_on(batch, model) for batch in probe_batches(model))
+        return next((reason for reason in reasons if reason is not None), None)
+    finally:
+        model.train(was_training)
+
+
+def _difference_on(batch: TokenBatch, model: nn.Module) -> str | None:
     plain = score_completions(model, batch, 1.0, "padded", with_entropy=True)
     try:
         shared = score_completions(model, batch, 1.0, "shared_prompt")
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
         return f"trying it raised {type(error).__name__}: {str(error).splitlines()[0]}"
-    finally:
-        model.train(was_training)
     mask = batch.padded()[3].bool()
     logps_differ, entropies_differ = shared.logps - plain.logps, shared.entropy - plain.entropy
     difference = torch.stack([logps_differ, entropies_differ])[:, mask].abs().max().item()

@@ -6,15 +6,18 @@ divided by the sampling temperature in float32. `padded` is the plain layout, wi
 completions padded on the right. The fast layout, `shared_prompt`, is tested against it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
 from .introspection import forward_arguments, unwrap
 from .scoring_head import scoring_head
 from .shared_prompt import PackedBatch
+from .token_batch import TokenBatch
 
 
 @dataclass
@@ -82,6 +85,30 @@ def completion_scores(
                 entropy = entropy_from_logits(logits)
         logps = selective_log_softmax(logits, completion_ids)
     return TokenScores(logps, entropy, outputs.aux_loss if with_aux_loss else None)
+
+
+def joined_scores(parts: Sequence[TokenScores], batch: TokenBatch) -> TokenScores:
+    """Puts the scores of a batch's prompts one below the other.
+
+    Args:
+        parts (`Sequence[TokenScores]`): Of each prompt's completions, in order.
+        batch ([`TokenBatch`]): All of them.
+
+    Returns:
+        [`TokenScores`] of shape `(N, C)`; the router's loss is the mean over the parts by their tokens.
+    """
+
+    def joined(of_parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([F.pad(part, (0, batch.width - part.shape[1])) for part in of_parts])
+
+    entropy = aux_loss = None
+    if parts[0].entropy is not None:
+        entropy = joined([part.entropy for part in parts])
+    if parts[0].aux_loss is not None:
+        tokens = [sum(map(len, part.prompt_ids + part.completion_ids)) for part in batch.by_prompt()]
+        weighted = [part.aux_loss * count for part, count in zip(parts, tokens, strict=True)]
+        aux_loss = sum(weighted) / sum(tokens)
+    return TokenScores(joined([part.logps for part in parts]), entropy, aux_loss)
 
 
 def shared_prompt_scores(

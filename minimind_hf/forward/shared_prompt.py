@@ -168,7 +168,7 @@ def shared_prompt_attention(
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
-    """Block attention, for long contexts on a CPU: `(1, heads, T, dim)`."""
+    """Block attention, for long contexts on a CPU: `(1, heads, T, width)`, as wide as the values."""
     spans, start = [], 0
     for group in groups:
         spans += group_spans(start, group.prompt_length, group.lengths, query.shape[1], query.device)
@@ -178,7 +178,7 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], s
 
 
 def _by_group(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], options: dict) -> Tensor:
-    """torch's fused attention, group by group: `(1, heads, T, dim)`."""
+    """torch's fused attention, group by group: `(1, heads, T, width)`, as wide as the values."""
     repeats = query.shape[1] // key.shape[1]
     # Split, do not slice: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
     sizes = [size for group in groups for size in (group.prompt_length, group.completions_length)]

@@ -41,6 +41,16 @@ class TokenBatch:
         """Rows by prompt, in order."""
         return [list(rows) for _, rows in groupby(range(len(self)), key=self.group_ids.__getitem__)]
 
+    def by_prompt(self) -> list["TokenBatch"]:
+        """The completions of each prompt as a batch, in order."""
+        return [self._rows(rows) for rows in self.groups()]
+
+    def _rows(self, rows: list[int]) -> "TokenBatch":
+        prompts, completions = ([ids[row] for row in rows] for ids in (self.prompt_ids, self.completion_ids))
+        return TokenBatch(
+            prompt_ids=prompts, completion_ids=completions, group_ids=[0] * len(rows), device=self.device
+        )
+
     def padded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The batch in the padded layout.
 
@@ -56,12 +66,18 @@ class TokenBatch:
         return tuple(pad_sequence(each, batch_first=True, padding_side=side).to(self.device) for each in (ids, masks))
 
 
-def made_up_batch(vocab_size: int, device: torch.device) -> TokenBatch:
-    """Two groups with prompts and completions of different lengths, to try a layout on."""
+def made_up_batch(vocab_size: int, device: torch.device, prompt_length: int = 6) -> TokenBatch:
+    """Two groups with prompts and completions of different lengths, to try a layout on.
+
+    Args:
+        vocab_size (`int`): The model's.
+        device (`torch.device`): The model's.
+        prompt_length (`int`): Tokens of the first prompt.
+    """
     ids = [token % vocab_size for token in range(3, 27)]
     backward = ids[::-1]
     completions = [backward[5 * row : 5 * row + length] for row, length in enumerate((5, 3, 1, 4))]
-    prompts = [ids[:6], ids[15:18]]
+    prompts = [[ids[(place * (1 + place // len(ids))) % len(ids)] for place in range(prompt_length)], ids[15:18]]
     return TokenBatch(
         prompt_ids=[prompts[0], prompts[0], prompts[1], prompts[1]],
         completion_ids=completions,

@@ -255,9 +255,11 @@ RULES: tuple[Rule, ...] = (
         "Engine and trainer disagree",
         checks.engine_mismatch,
         f"the mean sampling/k3 of {LIMITS.few} logs is above {LIMITS.engine_k3:g}",
-        "The engine does not sample from the model that is being trained: its weights are stale, or its precision, "
-        "chat template or position encoding differs.",
+        "The engine does not sample from the model that is being trained: the model has dropout, which only the "
+        "update applies (said before the first step), its weights are stale, or its precision, chat template or "
+        "position encoding differs.",
         (
+            "set disable_dropout=True if the model or its adapters (lora_dropout) have dropout",
             "sync the weights before every rollout (sync_every=1)",
             "use the same precision for engine and trainer (rollout_dtype, the server's dtype)",
             "set rollout_correction='truncate'",

@@ -18,8 +18,10 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..paths import check_loadable
@@ -172,8 +174,7 @@ class RewardModel:
         # The score is read at the last token that is not this one.
         config.pad_token_id = self.tokenizer.pad_token_id
         if self.max_length is None:
-            limits = (self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
-            self.max_length = min(limit for limit in limits if limit is not None)
+            self.max_length = _length_limit(self.tokenizer, config)
 
     def _scores_in_batches(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
         encoded = [self._encode(prompt, answer) for prompt, answer in pairs]
@@ -187,15 +188,16 @@ class RewardModel:
         return scores
 
     def _encode(self, prompt: Prompt, answer: str) -> dict[str, list[int]]:
+        cut = {"truncation": self.max_length is not None, "max_length": self.max_length}
         if isinstance(prompt, str):
-            return self.tokenizer(prompt + answer, truncation=True, max_length=self.max_length)
+            return self.tokenizer(prompt + answer, **cut)
         if not self.tokenizer.chat_template:
             raise RewardModelError(
                 f"The prompts are lists of messages, but the tokenizer of the reward model {self.name!r} has no chat "
                 "template. Set `tokenizer.chat_template`, or give string prompts."
             )
         text = self.tokenizer.apply_chat_template(_with_answer(prompt, answer), tokenize=False)
-        return self.tokenizer(text, truncation=True, max_length=self.max_length, add_special_tokens=False)
+        return self.tokenizer(text, **cut, add_special_tokens=False)
 
     def _scores_one_by_one(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
         scores = [self.model.get_score(self.tokenizer, folded_conversation(*pair)) for pair in pairs]
@@ -282,6 +284,13 @@ def _cannot_load(what: str, path: str, error: Exception) -> RewardModelError:
         f"Cannot load the {what} {path!r}: {type(error).__name__}: {error} Check the path, and pass "
         "trust_remote_code=True if the model comes with its own code and you trust it."
     )
+
+
+def _length_limit(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
+    """The most tokens that tokenizer and model take; unset where neither has a limit (ALiBi models)."""
+    own = tokenizer.model_max_length  # a number above all lengths where there is none
+    limits = [getattr(config, "max_position_embeddings", None), None if own >= VERY_LARGE_INTEGER else own]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _name_of(model: torch.nn.Module) -> str:

@@ -31,7 +31,7 @@ from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
 from .checkpoints.card import described_run
 from .distributed.rollout_weights import RolloutWeights
-from .distributed.sharding import check_each_node, check_mode, keep_optimizer
+from .distributed.sharding import check_each_node, check_mode, keep_optimizer, whole_weights
 from .evaluating import EvaluatingTrainer
 from .experience.experience import Experience
 from .experience.inputs import (
@@ -119,7 +119,8 @@ class RLTrainer(EvaluatingTrainer):
         check_fits(policy, tokenizer, args)
         ends = eos_token_ids(policy, tokenizer)
         self._rollouts = Rollouts(engine, args, vocabulary_size(policy), ends, context=context_length(policy))
-        self._rollouts.check_ready(policy)
+        with whole_weights(policy):
+            self._rollouts.check_ready(policy)
         self.router_loss_coefficient = router_loss_coefficient(policy, args)
         self.layout = fast_layout(policy, args, self.router_loss_coefficient > 0)
         is_penalised = self.kl_weight(args) > 0

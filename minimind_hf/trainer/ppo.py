@@ -29,8 +29,9 @@ from .experience.experience import Experience, split_experience
 from .experience.micro_batch import MicroBatch, mini_batch_rows, put_rows, select_rows
 from .experience.mismatch import correct_rollout, measure_mismatch
 from .metrics import Metrics, token_sum
-from .models.actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
+from .models.actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput
 from .models.critic import load_critic
+from .models.dropout import dropouts
 from .models.optimization import CRITIC_GROUP, check_trains, clip_by_model, group_by_model, learning_rate_of
 from .models.policy import use_lean_modules
 from .models.weights import declare_float32
@@ -136,7 +137,7 @@ class PPOTrainer(RLTrainer):
         args = self.args
         in_one_piece = args.gradient_accumulation_steps == 1 and args.max_tokens_per_microbatch is None
         is_free = not (self.is_deepspeed_enabled or self.is_fsdp_enabled)
-        return in_one_piece and is_free and not has_dropout(self._actor_critic)
+        return in_one_piece and is_free and not dropouts(self._actor_critic)
 
     def _values(self, batch: MicroBatch) -> Tensor:
         model = self.model_wrapped

@@ -14,13 +14,15 @@ GROUPS = {
 }
 
 
-def states_of(groups, dtype, heads=4, kv_heads=2, dim=8):
+def states_of(groups, dtype, heads=4, kv_heads=2, dim=8, value_dim=None):
     total = sum(prompt + sum(lengths) for prompt, lengths in groups)
     torch.manual_seed(0)
-    shapes = [(1, total, count, dim) for count in (heads, kv_heads, kv_heads)]
+    value_dim = value_dim or dim
+    shapes = [(1, total, *shape) for shape in ((heads, dim), (kv_heads, dim), (kv_heads, value_dim))]
     # As transformers hands them over: views with the heads behind the tokens.
     states = [torch.randn(shape, dtype=torch.float64).to(dtype).transpose(1, 2) for shape in shapes]
-    return [each.requires_grad_() for each in states], torch.randn(1, heads, total, dim, dtype=torch.float64).to(dtype)
+    grad = torch.randn(1, heads, total, value_dim, dtype=torch.float64).to(dtype)
+    return [each.requires_grad_() for each in states], grad
 
 
 def both_ways(groups, dtype, **shape):
@@ -47,6 +49,16 @@ def block_sizes(request, monkeypatch):
 @pytest.mark.parametrize("heads", [(4, 2), (4, 4), (6, 1)], ids=str)
 def test_equal_to_fused_attention(groups, heads, block_sizes):
     in_blocks, fused = both_ways(groups, torch.float64, heads=heads[0], kv_heads=heads[1])
+    for mine, expected in zip(in_blocks, fused, strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("value_dim", [4, 12])
+def test_values_of_another_width_than_queries(groups, value_dim, block_sizes):
+    """As those of DeepSeek-V2 and V3."""
+    in_blocks, fused = both_ways(groups, torch.float64, value_dim=value_dim)
+    assert in_blocks[0].shape[-1] == value_dim
     for mine, expected in zip(in_blocks, fused, strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-9, rtol=0)
 

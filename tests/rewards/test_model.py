@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from naming import raises_naming
-from transformers import LlamaForCausalLM
+from transformers import BloomConfig, BloomForSequenceClassification, LlamaForCausalLM
 
 from minimind_hf.rewards import RewardModel, RewardModelError
 from minimind_hf.rewards.model import folded_conversation
@@ -82,6 +82,19 @@ def test_long_input_keeps_its_end(make_classifier, tokenizer):
     assert reward([prompt], [answer]) == pytest.approx([expected], abs=1e-5)
     short = RewardModel(model, tokenizer, max_length=4, clamp=None)
     assert short(["xxxx"], ["abcd"]) == short(["yyyy"], ["abcd"])
+
+
+def test_a_model_without_any_length_limit_scores(tokenizer):
+    """ALiBi models have no positions to run out of, and the tokenizer states no limit."""
+    torch.manual_seed(0)
+    config = BloomConfig(vocab_size=len(tokenizer), hidden_size=16, n_head=2, n_layer=1, num_labels=1)
+    reward = RewardModel(BloomForSequenceClassification(config), tokenizer, clamp=None)
+    assert reward.max_length is None
+    prompts, answers = ["a" * 300, "b"], ["the end", "c"]
+    together = reward(prompts, answers)
+    alone = [reward([prompt], [answer])[0] for prompt, answer in zip(prompts, answers, strict=True)]
+    assert together == pytest.approx(alone, abs=1e-4)
+    assert reward(["b" + "a" * 299], answers[:1]) != together[:1]  # nothing was cut off
 
 
 def test_the_begun_assistant_turn_of_a_prompt_is_completed(make_classifier, tokenizer):

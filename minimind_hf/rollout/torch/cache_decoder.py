@@ -6,9 +6,10 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache
+from transformers import Cache
 
-from ...forward.introspection import cache_argument, forward_arguments, unwrap
+from ...forward.introspection import cache_argument, forward_arguments
+from .caches import cache_of, new_cache, select_rows
 from .scheduler import Decoder
 
 
@@ -35,7 +36,7 @@ class CacheDecoder(Decoder):
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
         self.first_group = self.num_groups
         self.num_groups += len(prompt_ids)
-        self.cache = DynamicCache(config=unwrap(self.model).config)
+        self.cache = new_cache(self.model)
         longest = max(len(ids) for ids in prompt_ids)
         # The ids of padding are never attended to; 0 is in every vocabulary.
         padded = [[0] * (longest - len(ids)) + list(ids) for ids in prompt_ids]
@@ -53,7 +54,7 @@ class CacheDecoder(Decoder):
         if len(rows) == 0:
             return  # the next prefill starts a new cache
         rows = torch.tensor(rows, device=self.device)
-        self.cache.batch_select_indices(rows)
+        select_rows(self.cache, rows)
         self.mask = self.mask[rows]
         self.next_position = self.next_position[rows]
 
@@ -63,11 +64,14 @@ class CacheDecoder(Decoder):
         self.next_position = self.next_position + 1
         return logits
 
-    def _decode(self, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache) -> Tensor:
+    def _decode(self, input_ids: Tensor, mask: Tensor | None, position_ids: Tensor, cache: Cache | None) -> Tensor:
         inputs = {"position_ids": position_ids, "logits_to_keep": 1}
         inputs = {name: value for name, value in inputs.items() if name in self.accepted}
-        inputs[self.cache_name] = cache
+        if cache is not None:
+            inputs[self.cache_name] = cache
         autocast = torch.autocast(self.device.type, self.autocast_dtype) if self.autocast_dtype else nullcontext()
         with autocast:
             outputs = self.model(input_ids=input_ids, attention_mask=mask, use_cache=True, **inputs)
+        if cache is None:
+            self.cache = cache_of(outputs, self.model)
         return outputs.logits[:, -1]

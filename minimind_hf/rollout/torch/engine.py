@@ -13,12 +13,14 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ...forward.introspection import refuse_learned_prompts
+from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from .cache_decoder import CacheDecoder
+from .caches import is_recurrent
 from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
 from .fast_weights import pack
+from .recurrent_decoder import RecurrentDecoder
 from .scheduler import Decoder, Scheduler
 from .static_decoder import StaticDecoder, why_not_static
 
@@ -26,6 +28,15 @@ logger = logging.get_logger(__name__)
 
 PATHS = ("auto", "fast", "general", "graph")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_FAULTS_OF_MODELS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # Tokens between two looks at what a GPU has drawn. On a CPU looking costs nothing.
 GPU_SYNC_EVERY = 8
 
@@ -64,6 +75,28 @@ class TorchEngine(RolloutEngine):
         refuse_learned_prompts(model)
         self.model = model
         self.weights_version = version
+
+    def check_ready(self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int) -> None:
+        """Tries a few tokens of a model that is decoded with its own forward, before any training.
+
+        Raises:
+            ValueError: If it cannot be decoded with, with the reason.
+        """
+        if why_not_fast(model) is None:
+            return
+        version = self.weights_version
+        self.sync_weights(model, version)
+        top = vocabulary_size(model) - 1
+        try:
+            self.generate([[min(5, top), min(6, top), min(7, top)], [min(8, top)]], 2, SamplingParams(2, 1.0, (), 0))
+        except _FAULTS_OF_MODELS as error:
+            raise ValueError(
+                f"The torch rollout engine cannot decode with {type(unwrap(model)).__name__}: trying it raised "
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]} Pass a rollout engine of your own as "
+                "`rollout_engine`, or train another model."
+            ) from error
+        finally:
+            self.model = None
 
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
@@ -128,7 +161,7 @@ class TorchEngine(RolloutEngine):
             )
         dtype = None if self.dtype in (None, own) else self.dtype
         if self.path != "graph":
-            return CacheDecoder(self.model, dtype)
+            return (RecurrentDecoder if is_recurrent(self.model) else CacheDecoder)(self.model, dtype)
         if reason := why_not_static(self.model, sampling.max_completion_length):
             raise ValueError(f"path='graph' does not work for this model: {reason}. Use path='auto'.")
         captures = next(self.model.parameters()).device.type == "cuda"

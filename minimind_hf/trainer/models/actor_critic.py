@@ -221,11 +221,3 @@ class ActorCritic(nn.Module):
             load_critic_adapter(self.policy, self.critic, critic_folder)
         else:
             load_weights(self.critic, critic_folder)
-
-
-def has_dropout(model: nn.Module) -> bool:
-    """Whether two passes over the same tokens can differ in training mode."""
-    modules = [module for module in model.modules() if not isinstance(module, nn.Dropout)]
-    rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
-    rates += [value for module in modules for name, value in vars(module).items() if "dropout" in name]
-    return any(isinstance(rate, float) and rate > 0 for rate in rates)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
-from trl.trainer.utils import disable_dropout_in_model
 
 from ...forward.introspection import unwrap, vocabulary_size
 from ...paths import check_loadable, check_model_path
@@ -34,6 +33,7 @@ from .adapters import (
     starting_plainly,
     trained_outside_adapters,
 )
+from .dropout import disable_dropout
 from .policy import check_context
 from .weights import check_complete, load_adapter
 
@@ -66,7 +66,7 @@ def load_critic(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrai
     else:
         critic = _from_policy(policy, args)
     if args.disable_dropout:
-        disable_dropout_in_model(critic)
+        disable_dropout(critic)
     return critic
 
 

@@ -5,6 +5,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import is_peft_model
 from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
@@ -12,16 +13,19 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
-from trl.trainer.utils import create_model_from_path, disable_dropout_in_model
+from trl.trainer.utils import create_model_from_path
 
 from ...forward.introspection import context_length, forward_arguments, refuse_learned_prompts, unwrap
 from ...forward.layouts import choose_layout
 from ...forward.lean import use_lean_norms, use_onednn
+from ...forward.token_batch import made_up_batch
 from ...paths import check_loadable, check_nothing_missing
 from ..distributed.sharding import whole_weights
 from ..settings.base import RLConfig
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
+from .dropout import disable_dropout, say_that_it_drops_out
 from .reference import REFERENCE_ADAPTER
+from .rope import say_that_lengths_change_rope
 from .weights import load_adapter
 
 logger = logging.get_logger(__name__)
@@ -56,7 +60,9 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
             "model.requires_grad_(True)."
         )
     if args.disable_dropout:
-        disable_dropout_in_model(model)
+        disable_dropout(model)
+    if args.process_index == 0:
+        say_that_it_drops_out(model)
     return model
 
 
@@ -154,6 +160,8 @@ def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLCon
             "tokenizer, or call model.resize_token_embeddings(len(tokenizer))."
         )
     check_context(model, args)
+    if args.process_index == 0:
+        say_that_lengths_change_rope(model, args)
 
 
 def check_context(model: nn.Module, args: RLConfig, what: str = "model") -> None:
@@ -178,15 +186,43 @@ def router_loss_coefficient(model: nn.Module, args: RLConfig) -> float:
         ValueError: If a weight was set for a model without routers.
     """
     config = unwrap(model).config.get_text_config()
-    has_router = "output_router_logits" in forward_arguments(model) and getattr(config, "use_moe", True)
-    if args.router_aux_loss_coef is not None:
-        if args.router_aux_loss_coef > 0 and not has_router:
+    is_set = args.router_aux_loss_coef is not None
+    coefficient = args.router_aux_loss_coef if is_set else getattr(config, "router_aux_loss_coef", 0.0)
+    if coefficient and not _has_router_loss(model):
+        if is_set:
             raise ValueError(
                 f"router_aux_loss_coef is {args.router_aux_loss_coef}, but {type(unwrap(model)).__name__} is not a "
                 "mixture of experts. Leave it unset."
             )
-        return args.router_aux_loss_coef
-    return getattr(config, "router_aux_loss_coef", 0.0) if has_router else 0.0
+        return 0.0
+    return coefficient
+
+
+@torch.no_grad()
+def _has_router_loss(model: nn.Module) -> bool:
+    """Whether the model has a router's loss, asked of its config and then tried: dense models of some architectures
+    take `output_router_logits` too, and return 0 or fail."""
+    config = unwrap(model).config.get_text_config()
+    is_mixture = getattr(config, "use_moe", getattr(config, "is_moe", True))
+    if "output_router_logits" not in forward_arguments(model) or not is_mixture:
+        return False
+    batch = made_up_batch(config.vocab_size, next(model.parameters()).device)
+    was_training = model.training
+    model.eval()
+    try:
+        with whole_weights(model):
+            outputs = model(input_ids=batch.padded()[2], output_router_logits=True, use_cache=False)
+    except (AttributeError, LookupError, TypeError) as error:
+        logger.warning(
+            "%s is trained without a router's loss, which it cannot compute (%s: %s): a model without routers.",
+            type(unwrap(model)).__name__,
+            type(error).__name__,
+            error,
+        )
+        return False
+    finally:
+        model.train(was_training)
+    return isinstance(getattr(outputs, "aux_loss", None), torch.Tensor)
 
 
 def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool) -> str:
@@ -202,8 +238,10 @@ def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool) ->
         layout, reason = choose_layout(args.forward_layout, policy, with_aux_loss)
     if reason is not None:
         logger.warning(
-            "%s is trained in the padded layout, which is slower than shared_prompt: %s.",
+            "%s is trained in the %s layout, which is slower than %s: %s.",
             type(unwrap(policy)).__name__,
+            layout,
+            args.forward_layout,
             reason,
         )
     return layout

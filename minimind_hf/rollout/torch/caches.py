@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches of every kind that transformers has: keys and values, states of convolutions and recurrences, or several."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.utils import ModelOutput
+
+from ...forward.introspection import cache_argument, unwrap
+
+
+def new_cache(model: nn.Module) -> Cache | None:
+    """Returns an empty cache; unset for models that make one of their own class in the first pass."""
+    base = unwrap(model)
+    makes_its_own = hasattr(base, "_supports_default_dynamic_cache") and not base._supports_default_dynamic_cache()
+    return None if makes_its_own else DynamicCache(config=base.config)
+
+
+def is_recurrent(model: nn.Module) -> bool:
+    """Whether some of the model's layers keep a state that every token changes, padding too, instead of keys."""
+    cache = new_cache(model)
+    if cache is None or ModuleStates(model).places:
+        return True
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
+
+
+class ModuleStates:
+    """States that a model keeps in its modules instead of a cache, as RecurrentGemma does, as a part of a batch.
+
+    Args:
+        model (`nn.Module`): In whose modules they are put for a pass.
+    """
+
+    NAMES = ("conv1d_state", "recurrent_states")
+
+    def __init__(self, model: nn.Module):
+        self.places = [(module, name) for module in model.modules() for name in self.NAMES if name in vars(module)]
+        self.states: list[Any] = [None] * len(self.places)
+
+    def put(self) -> None:
+        for (module, name), state in zip(self.places, self.states, strict=True):
+            setattr(module, name, state)
+
+    def take(self) -> None:
+        self.states = [getattr(module, name) for module, name in self.places]
+        for module, name in self.places:
+            setattr(module, name, None)
+
+    def select_rows(self, rows: Tensor) -> None:
+        self.states = [None if state is None else state[rows] for state in self.states]
+
+
+def cache_of(outputs: ModelOutput, model: nn.Module) -> Cache:
+    """Returns the cache of a pass.
+
+    Raises:
+        ValueError: If the model has none whose rows could be selected.
+    """
+    cache = getattr(outputs, cache_argument(model), None)
+    if not isinstance(cache, Cache):
+        raise ValueError(
+            f"{type(unwrap(model)).__name__} returned no cache of transformers' kind but {type(cache).__name__}, so "
+            "the torch rollout engine cannot decode with it token by token. Pass a rollout engine of your own as "
+            "`rollout_engine`."
+        )
+    return cache
+
+
+def select_rows(cache: Cache, rows: Tensor) -> None:
+    """Replaces row `i` of a cache by row `rows[i]`, in all its layers.
+
+    transformers' `batch_select_indices` leaves states of recurrences where they are, or does not exist for them.
+    """
+    for layer in cache.layers:
+        if isinstance(layer, LinearAttentionCacheLayerMixin):
+            LinearAttentionCacheLayerMixin.reorder_cache(layer, rows)
+        if hasattr(layer, "batch_select_indices"):
+            layer.batch_select_indices(rows)
+    states = getattr(cache, "linear_cache", [])  # of MiniMax; an empty list where a layer has none
+    states[:] = [state[rows] if isinstance(state, Tensor) else state for state in states]
