@@ -28,6 +28,7 @@ from .conversations import (
     prompt_column,
 )
 from .files import check_rows
+from .objects import own_fields, shared_field_columns
 
 logger = logging.get_logger(__name__)
 
@@ -114,6 +115,7 @@ class PromptDataset(torch.utils.data.Dataset):
         if isinstance(system_prompts, str) or (system_prompt_ratio > 0 and not system_prompts):
             raise PromptError(f"system_prompts must be a list of one or more strings, not {system_prompts!r}.")
         self._rows = check_rows(dataset)
+        self._shared_fields = shared_field_columns(self._rows)
         columns = _column_names(self._rows)
         self._column = prompt_column(columns)
         self.columns = [name for name in columns if name not in NOT_PASSED_ON]
@@ -162,7 +164,7 @@ class PromptDataset(torch.utils.data.Dataset):
             `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values).
         """
         index = self._kept[item]
-        row = self._rows[index]
+        row = own_fields(self._rows[index], self._shared_fields)
         parsed = parse_row(row, self._column, f"row {index}")
         choices = prompt_choices(self._seed, int(self._epoch), index)
         if choices.system < self._system_prompt_ratio:
@@ -191,7 +193,7 @@ class PromptDataset(torch.utils.data.Dataset):
         if isinstance(rows, datasets.Dataset):
             rows = rows.select_columns([c for c in (self._column, "chat_template_kwargs") if c in rows.column_names])
         for index, row in enumerate(rows):
-            yield index, parse_row(row, self._column, f"row {index}")
+            yield index, parse_row(own_fields(row, self._shared_fields), self._column, f"row {index}")
 
     def _find_thinking_arguments(self) -> tuple[str, ...]:
         template = self._tokenizer.chat_template
