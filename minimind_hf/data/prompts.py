@@ -20,6 +20,7 @@ from transformers.utils import logging
 from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
 from .conversations import (
     NOT_PASSED_ON,
+    PASSED_TO_TEMPLATE,
     ParsedPrompt,
     PromptError,
     check_same_kind,
@@ -191,7 +192,7 @@ class PromptDataset(torch.utils.data.Dataset):
     def _parsed_rows(self) -> Iterator[tuple[int, ParsedPrompt]]:
         rows = self._rows
         if isinstance(rows, datasets.Dataset):
-            rows = rows.select_columns([c for c in (self._column, "chat_template_kwargs") if c in rows.column_names])
+            rows = rows.select_columns([c for c in (self._column, *PASSED_TO_TEMPLATE) if c in rows.column_names])
         for index, row in enumerate(rows):
             yield index, parse_row(own_fields(row, self._shared_fields), self._column, f"row {index}")
 

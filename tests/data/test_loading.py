@@ -123,6 +123,31 @@ def test_objects_that_differ_by_row_keep_their_own_fields_from_every_source(tmp_
     assert scored[:, 0].tolist() == [1.0, 1.0, 1.0]
 
 
+def test_tools_and_calls_of_other_rows_add_no_fields_from_any_source(tmp_path):
+    tools = [[{"name": "add", "parameters": {"a": {"type": "int"}}}], [{"name": "now", "zone": "utc"}], None]
+    calls = [[{"name": "add", "arguments": {"a": 0.3}}], [{"name": "now", "arguments": {"zone": {"id": 1}}}], None]
+    rows = [
+        {"prompt": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": call}]}
+        | {"tools": tool}
+        for tool, call in zip(tools, calls, strict=True)
+    ]
+    for row in rows:
+        row["prompt"].append({"role": "user", "content": "v"})
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ [tools, messages[1].tool_calls] | tojson }}"
+    dataset = datasets.Dataset.from_list(rows)
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder" / "train.jsonl", tmp_path / "p.jsonl"):
+        write_lines(path, *rows)
+    dataset.to_parquet(str(tmp_path / "p.parquet"))
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    files = [load_prompts(str(tmp_path / name)) for name in ("folder", "p.jsonl", "p.parquet", "saved")]
+    for source in (*files, rows, dataset):
+        prompts = PromptDataset(source, tokenizer)
+        for i in range(2):
+            assert json.loads(tokenizer.decode(prompts[i]["prompt_ids"])) == [tools[i], calls[i]]
+
+
 def test_json_objects_return_as_written_with_nulls_and_values_of_any_type(tmp_path):
     values = [{"const": None, "low": 0}, {"const": [1, "a"], "low": 0.5}, '{"type": "string"}', None]
     source = write_lines(tmp_path / "p.jsonl", *({"prompt": "a", "schema": value} for value in values))
