@@ -30,36 +30,13 @@ from .conversations import (
 )
 from .files import check_rows
 from .objects import own_fields, shared_field_columns
+from .tokenizers import check_tokenizer
 
 logger = logging.get_logger(__name__)
 
 _THINKING_ARGUMENTS = ("open_thinking", "enable_thinking")
 _ENCODE_BATCH = 512
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, conversational: bool) -> None:
-    """Refuses a tokenizer that training cannot work with.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The policy's tokenizer.
-        conversational (`bool`): Whether the prompts are messages, which need a chat template.
-
-    Raises:
-        PromptError: If conversational prompts have no chat template, or there is no pad token.
-    """
-    name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
-    if conversational and not tokenizer.chat_template:
-        raise PromptError(
-            f"The prompts are lists of messages, but the tokenizer {name} has no chat template to render them with. "
-            "Set `tokenizer.chat_template` (a Jinja template), use the tokenizer of the model's instruct version, or "
-            "give prompts that are strings."
-        )
-    if tokenizer.pad_token_id is None:
-        eos = tokenizer.eos_token
-        raise PromptError(
-            f"The tokenizer {name} has no pad token (pad_token is None, eos_token is {eos!r}), so sequences of "
-            "different lengths cannot be batched. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`."
-        )
+_ADDED_TOKENS = 8  # BOS and the like
 
 
 class PromptDataset(torch.utils.data.Dataset):
@@ -274,6 +251,27 @@ class PromptDataset(torch.utils.data.Dataset):
                 "Dropped %d of %d prompts: longer than %d tokens.", dropped, len(self._rows), self._max_prompt_length
             )
         return kept
+
+    def first_longer_than(self, limit: int) -> tuple[int, int] | None:
+        """Finds a prompt that can be longer than a limit, in any of its forms.
+
+        Args:
+            limit (`int`): Token ids.
+
+        Returns:
+            `tuple[int, int]`, *optional*: The row of the first one, and its length.
+        """
+        if self._max_prompt_length is not None and self._max_prompt_length <= limit:
+            return None
+        longest_system_prompt, kept = self._longest_system_prompt(), set(self._kept)
+        for index, parsed in self._parsed_rows():
+            forms = self._longest_forms(parsed, longest_system_prompt, index) if index in kept else []
+            # A token is at least a byte, but for those that the tokenizer adds; so short texts need no encoding.
+            long = [text for text in forms if len(text.encode()) + _ADDED_TOKENS > limit]
+            length = max(map(len, self._encode(long)), default=0) if long else 0
+            if length > limit:
+                return index, length
+        return None
 
     def _try_the_template(self) -> None:
         """Renders the first prompt in each of its forms, so that a template that fails does so before training."""
