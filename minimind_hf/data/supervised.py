@@ -121,14 +121,22 @@ class ConversationRenderer:
                 )
             before = self.opening(messages[:index], tools, thinks(message), template_kwargs)
             start = len(self.shared_opening(messages[:index], tools, before, [so_far], template_kwargs))
-            spans.append(range(start, self._end_of_turn(so_far)))
+            span = range(start, self._end_of_turn(so_far, start, message["content"].strip()))
+            if not span:
+                raise PromptError(
+                    f"{where}: the chat template renders nothing to learn of turn {index} ({message!r:.80}). Correct "
+                    "or remove the row, or use a template that ends turns after their content."
+                )
+            spans.append(span)
         if not spans:
             roles = [message["role"] for message in messages]
             raise PromptError(f"{where}: there is no assistant turn to learn from, only {roles}. Remove the row.")
         return whole, spans
 
-    def _end_of_turn(self, text: str) -> int:
-        position = text.rfind(self.tokenizer.eos_token)
+    def _end_of_turn(self, text: str, start: int, content: str) -> int:
+        """Where the EOS behind the turn's own content ends: one inside it, or before the turn, is not its end."""
+        after_content = max(start, text.rfind(content, start) + len(content)) if content else start
+        position = text.rfind(self.tokenizer.eos_token, after_content)
         return len(text) if position < 0 else position + len(self.tokenizer.eos_token)
 
 

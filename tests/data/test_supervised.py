@@ -130,6 +130,29 @@ def test_tools_of_a_row_reach_the_template_wherever_they_stand(renderer, tokeniz
         assert text.startswith("TOOLS" + json.dumps(TOOLS))
 
 
+TURNS = "{% for m in messages %}<|im_end|>{{ m.role }}:{{ m.content }}{{ END }}{% endfor %}"
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_bos_that_is_eos_and_an_eos_in_the_text_do_not_end_a_turn(tokenizer, end):
+    tokenizer.bos_token = tokenizer.eos_token
+    tokenizer.chat_template = TURNS.replace("{{ END }}", end) + (
+        "{% if add_generation_prompt %}<|im_end|>assistant:{% endif %}"
+    )
+    renderer = ConversationRenderer(tokenizer)
+    for answer in ("A", "A<|im_end|>B"):
+        row = {"messages": [user("say <|im_end|>"), assistant(answer)]}
+        assert learned(encode_conversation(row, 0, renderer, "messages"), tokenizer) == answer + end
+
+
+def test_a_turn_of_which_nothing_is_learned_names_its_row(tokenizer):
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+    )
+    with pytest.raises(PromptError, match="row 4: .* turn 1 "):
+        encode_conversation({"messages": [user("a"), assistant("A")]}, 4, ConversationRenderer(tokenizer), "messages")
+
+
 def test_tools_in_two_places_must_be_the_same():
     system = {"role": "system", "content": "", "tools": TOOLS}
     row = {"conversations": [system, user("a"), assistant("A")], "tools": json.dumps(TOOLS)}
