@@ -2,8 +2,11 @@
 """What a tokenizer must have for training."""
 
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from .conversations import PromptError
+
+logger = logging.get_logger(__name__)
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, conversational: bool) -> None:
@@ -28,4 +31,14 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, conversational: bool) ->
         raise PromptError(
             f"The tokenizer {name} has no pad token (pad_token is None, eos_token is {eos!r}), so sequences of "
             "different lengths cannot be batched. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`."
+        )
+
+
+def say_plain_prompts(tokenizer: PreTrainedTokenizerBase, conversational: bool) -> None:
+    """Warns, once per process, if prompts are plain strings although the model has a chat template."""
+    if not conversational and tokenizer.chat_template:
+        logger.warning_once(
+            f"The prompts are plain strings, but the tokenizer {tokenizer.name_or_path!r} has a chat template, which "
+            "does not apply to them: the model continues the text and is not asked as in a chat. For that, give "
+            'messages: [{"role": "user", "content": ...}].'
         )
