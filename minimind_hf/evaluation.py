@@ -21,6 +21,7 @@ from .algorithms import total_rewards
 from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
 from .data.prompts import say_how_many_think
+from .data.tokenizers import say_plain_prompts
 from .flags import flag
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings
@@ -192,6 +193,7 @@ def answer_prompts(
     """
     prompts = PromptDataset(rows, tokenizer, thinking_ratio=settings.thinking_ratio, seed=settings.seed)
     say_how_many_think(prompts, settings.thinking_ratio)
+    say_plain_prompts(tokenizer, prompts.conversational)
     engine = TorchEngine()
     engine.sync_weights(model, version=0)
     ends = eos_token_ids(model, tokenizer)

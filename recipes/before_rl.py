@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
+from minimind_hf.data.objects import own_fields, shared_field_columns
 from minimind_hf.environment import only_cpu
 from minimind_hf.forward.generation_settings import make_generation_config_savable
 from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
@@ -149,7 +150,12 @@ class Recipe:
 
     def _load(self, source: str, split: str, check: Check, encode: Encode) -> datasets.Dataset:
         rows = load_rows(source, check, name=self.data.dataset_config, split=split)
-        return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Encoding")
+        shared = shared_field_columns(rows)
+
+        def encoded(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+            return encode(own_fields(row, shared), index)
+
+        return rows.map(encoded, with_indices=True, remove_columns=rows.column_names, desc="Encoding")
 
     def _check_what_is_left(self, trainer: Trainer, given: dict[str, datasets.Dataset]) -> None:
         """trl drops rows in which `max_length` leaves nothing to learn, in the worst case all of them."""

@@ -9,7 +9,8 @@ It imports `tasks`, the answer rules of `rewards` and libraries, and knows no tr
 from .choices import DEFAULT_SYSTEM_PROMPTS, PromptChoices, prompt_choices
 from .conversations import PromptError
 from .loading import load_prompts
-from .prompts import PromptDataset, check_tokenizer
+from .prompts import PromptDataset
+from .tokenizers import check_tokenizer
 
 __all__ = [
     "DEFAULT_SYSTEM_PROMPTS",

@@ -15,6 +15,7 @@ Messages = list[dict[str, Any]]
 
 PROMPT_COLUMNS = ("prompt", "conversations")
 NOT_PASSED_ON = (*PROMPT_COLUMNS, "messages")
+PASSED_TO_TEMPLATE = ("tools", "chat_template_kwargs")
 OWN_TEMPLATE_ARGUMENTS = ("conversation", "tools", "tokenize", "add_generation_prompt", "continue_final_message")
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -111,9 +112,29 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
             f"{where}: `{column}` leaves nothing to answer: without a last assistant turn its roles are "
             f"{[message['role'] for message in messages]}. It needs at least one user turn."
         )
-    tools = _take_tools(messages, where)
-    kwargs = check_template_kwargs(row.get("chat_template_kwargs"), f"{where}: `chat_template_kwargs`")
-    return ParsedPrompt(messages, tools, kwargs)
+    return ParsedPrompt(messages, tools_of(row, _take_tools(messages, where), where), template_kwargs_of(row, where))
+
+
+def template_kwargs_of(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The row's own arguments for the chat template, from an object or JSON text, see [`check_template_kwargs`]."""
+    where, value = f"{where}: `chat_template_kwargs`", row.get("chat_template_kwargs")
+    is_json = isinstance(value, str) and (value.lstrip().startswith("{") or not value.strip())
+    return check_template_kwargs(_decode(value, where) if is_json else value, where)
+
+
+def tools_of(row: Mapping[str, Any], from_messages: list[dict] | None, where: str) -> list[dict] | None:
+    """The tool descriptions of a conversation: of its system message, or of the row's column `tools`.
+
+    Raises:
+        PromptError: If both have some that differ, or the column is not a list of objects or its JSON text.
+    """
+    own = _as_tools(row.get("tools"), f"{where}: `tools`")
+    if own and from_messages and own != from_messages:
+        raise PromptError(
+            f"{where}: the column `tools` is {_excerpt(own)}, but the system message has other tools "
+            f"({_excerpt(from_messages)}). Give them in one place."
+        )
+    return own or from_messages
 
 
 def check_template_kwargs(value: Any, where: str) -> dict[str, Any]:
@@ -216,12 +237,17 @@ def _check_text(text: str, where: str) -> None:
 
 
 def _take_tools(messages: Messages, where: str) -> list[dict] | None:
-    """Takes MiniMind's `tools` field (JSON or a list) from the system message."""
-    if messages[0]["role"] != "system":
+    """Takes MiniMind's `tools` field (JSON or a list) from the system or developer message."""
+    if messages[0]["role"] not in ("system", "developer"):
         return None
-    tools = messages[0].pop("tools", None)
-    tools = _decode(tools, f"{where}: `tools`") if isinstance(tools, str) else tools
-    _check_objects(tools, f"{where}: `tools`")
+    return _as_tools(messages[0].pop("tools", None), f"{where}: `tools`")
+
+
+def _as_tools(tools: Any, where: str) -> list[dict] | None:
+    tools = _decode(tools, where) if isinstance(tools, str) else tools
+    if isinstance(tools, list):
+        tools = [_decode(tool, where) if isinstance(tool, str) else tool for tool in tools]
+    _check_objects(tools, where)
     return tools or None
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of data before it is read (it exists, its format is known, it has rows), and splits of what has no splits.
 
-The CSV reader takes a first row that is longer than the header for a row that begins with an index, and moves every
-value by one column. Such a row is refused here.
+The cells of a CSV are text, and only an empty one is missing: `007`, `0.50`, `true` and `NA` stay what they are. A
+column of nothing but integers is read as integers. The CSV reader takes a first row that is longer than the header for
+a row that begins with an index, and moves every value by one column. Such a row is refused here.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ import torch
 from .conversations import PromptError
 
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
-TABLES = {".parquet": "parquet", ".csv": "csv"}  # and the builder that reads them
+TABLES = (".parquet", ".csv")
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")  # that fits 64 bits, and is written as Python writes it
 
 
 def check_source(source: str) -> Path:
@@ -59,7 +62,7 @@ def check_table(path: Path) -> None:
     """
     if path.stat().st_size == 0:
         raise PromptError(f"{path} is empty. Give a file with at least one row.")
-    check = _check_csv if TABLES[path.suffix.lower()] == "csv" else _check_parquet
+    check = _check_csv if path.suffix.lower() == ".csv" else _check_parquet
     check(path)
 
 
@@ -87,6 +90,54 @@ def _check_parquet(path: Path) -> None:
         raise PromptError(f"{path} has no rows. Give a file with at least one.")
 
 
+def read_csv(paths: Iterable[str | Path], **options: Any) -> datasets.Dataset:
+    """Reads CSV files with the same columns.
+
+    Args:
+        paths (`Iterable[str | Path]`): The files.
+        options: Arguments of `pandas.read_csv`.
+    """
+    options |= {"dtype": str, "keep_default_na": False, "na_values": [""]}
+    table = pd.concat([pd.read_csv(path, **options) for path in paths], ignore_index=True)
+    columns = {str(name): table[name] for name in table.columns}
+    return datasets.Dataset.from_dict({name: _cells(values) for name, values in columns.items()})
+
+
+def _cells(column: pd.Series) -> list[str | None] | list[int | None]:
+    cells = [cell if isinstance(cell, str) else None for cell in column]
+    if any(cells) and all(cell is None or _INTEGER.fullmatch(cell) for cell in cells):
+        return [None if cell is None else int(cell) for cell in cells]
+    return cells
+
+
+def split_names(split: str) -> list[str]:
+    """The splits that a specification such as `"train[:10]+test"` names."""
+    return [part.partition("[")[0].strip() for part in split.split("+")]
+
+
+def take_splits(parts: Mapping[str, datasets.Dataset], split: str) -> datasets.Dataset:
+    """Returns the rows of a split, of slices such as `"train[50%:]"`, or of several, `"train+test"`.
+
+    Raises:
+        PromptError: If there is no such split, or a slice is not valid.
+    """
+    if split == "all":
+        return datasets.concatenate_datasets(list(parts.values()))
+    try:
+        wanted = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(parts[name]) for name in parts})
+    except (ValueError, AssertionError) as error:
+        raise PromptError(
+            f"The split {split!r} was asked for, but the data has the splits {list(parts)}, and slices of them such "
+            f"as '{next(iter(parts))}[:100]'."
+        ) from error
+    chosen = []
+    for one in wanted:
+        part = parts[one.splitname]
+        rows = range(one.from_ or 0, len(part) if one.to is None else one.to)
+        chosen.append(part if len(rows) == len(part) else part.select(rows))
+    return chosen[0] if len(chosen) == 1 else datasets.concatenate_datasets(chosen)
+
+
 def take_split(dataset: datasets.Dataset, split: str, name: str = "train") -> datasets.Dataset:
     """Returns the rows of a split, or a slice such as `"train[:100]"`, of a data set that is one split by itself.
 
@@ -99,14 +150,12 @@ def take_split(dataset: datasets.Dataset, split: str, name: str = "train") -> da
         PromptError: If `split` is another split, or not a valid slice.
     """
     try:
-        parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(dataset)})
-    except (ValueError, AssertionError) as error:
+        return take_splits({name: dataset}, split)
+    except PromptError as error:
         raise PromptError(
             f"A single file, a saved `Dataset` or a task has only the split {name!r} (or a slice such as "
             f"'{name}[:100]'), but the split {split!r} was asked for."
         ) from error
-    rows = [row for part in parts for row in range(part.from_ or 0, len(dataset) if part.to is None else part.to)]
-    return dataset if len(rows) == len(dataset) else dataset.select(rows)
 
 
 def check_rows(dataset: Any) -> Any:

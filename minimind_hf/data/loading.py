@@ -1,24 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a file, a folder, a task or a hub name to a `datasets.Dataset`.
 
-Local JSON is read and checked here line by line, so that an error names the line and values stay as they were written
-(Arrow's JSON reader turns strings that look like dates into timestamps). `datasets` reads everything else.
+Local JSON, in a file or a folder, is read and checked here line by line, so that an error names the line and values
+stay as they were written (Arrow's JSON reader turns strings that look like dates into timestamps). CSV is read by
+`files`, which leaves cells as they are; `datasets` reads everything else.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pyarrow as pa
+from datasets.packaged_modules.csv.csv import Csv, CsvConfig
+from datasets.packaged_modules.json.json import Json
 
 from ..tasks import PREFIX as TASK_PREFIX
 from .conversations import PromptError, check_same_kind, parse_row, prompt_column
-from .files import JSON_SUFFIXES, TABLES, check_source, check_table, take_split
+from .files import (
+    JSON_SUFFIXES,
+    TABLES,
+    check_source,
+    check_table,
+    read_csv,
+    split_names,
+    take_split,
+    take_splits,
+)
+from .objects import feature_of
 from .reasoning_gym import load_task
 
-_OPEN_FIELDS = ("tools", "tool_calls")
+RowCheck = Callable[[dict[str, Any], str], object]
 
 
 def load_prompts(
@@ -50,9 +63,7 @@ def load_prompts(
     return dataset if question_column is None else _ask(dataset, question_column)
 
 
-def load_rows(
-    source: str, check: Callable[[dict[str, Any], str], object], *, name: str | None = None, split: str = "train"
-) -> datasets.Dataset:
+def load_rows(source: str, check: RowCheck, *, name: str | None = None, split: str = "train") -> datasets.Dataset:
     """Loads a data set of texts, whole conversations or preferences.
 
     Args:
@@ -67,14 +78,11 @@ def load_rows(
     """
     path = check_source(source)
     if path.is_file() and path.suffix.lower() in JSON_SUFFIXES:
-        rows = []
-        for where, row in _read_objects(path):
-            check(row, where)
-            rows.append(row)
-        dataset = take_split(_to_dataset(rows, path), split)
+        dataset = take_split(_read_rows([path], check), split)
     else:
-        dataset = _load_with_datasets(path, source, name, split)
+        dataset = _load_with_datasets(path, source, name, split, check)
     if len(dataset) == 0:
+        _blame_a_file(path)
         raise PromptError(f"The split {split!r} of {source!r} is empty. Give a data set with at least one row.")
     return dataset
 
@@ -94,17 +102,16 @@ def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:
     return rest.add_column("prompt", prompts) if rest.column_names else datasets.Dataset.from_dict({"prompt": prompts})
 
 
-def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -> datasets.Dataset:
+def _load_with_datasets(path: Path, source: str, name: str | None, split: str, check: RowCheck) -> datasets.Dataset:
     try:
         if path.is_file():
             check_table(path)
-            table = datasets.load_dataset(TABLES[path.suffix.lower()], data_files={"train": str(path)}, split="train")
-            return take_split(table, split)
+            return take_split(_read_table(path), split)
         if (path / "state.json").is_file():
             return take_split(datasets.load_from_disk(str(path)), split)
         if (path / "dataset_dict.json").is_file():
-            return datasets.load_from_disk(str(path))[split]
-        return datasets.load_dataset(source, name, split=split)
+            return take_splits(datasets.load_from_disk(str(path)), split)
+        return _load_by_name(path, source, name, split, check)
     except PromptError:
         raise
     except Exception as error:
@@ -116,8 +123,33 @@ def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -
         ) from error
 
 
+def _read_table(path: Path) -> datasets.Dataset:
+    if path.suffix.lower() == ".csv":
+        return read_csv([path])
+    return datasets.load_dataset("parquet", data_files={"train": str(path)}, split="train")
+
+
+def _load_by_name(path: Path, source: str, name: str | None, split: str, check: RowCheck) -> datasets.Dataset:
+    """A folder of data files, or a data set of the hub: `datasets` finds the files of each split."""
+    builder = datasets.load_dataset_builder(source, name)
+    files = getattr(builder.config, "data_files", None) or {}
+    wanted = list(files) if split == "all" else [part for part in files if part in split_names(split)]
+    if wanted and builder.info.features is None:
+        if isinstance(builder, Csv):
+            return take_splits({part: _read_csv_files(builder.config, files[part]) for part in wanted}, split)
+        local = path.is_dir() and all(Path(file).suffix.lower() in JSON_SUFFIXES for p in wanted for file in files[p])
+        if isinstance(builder, Json) and builder.config.field is None and local:
+            return take_splits({part: _read_rows(map(Path, files[part]), check) for part in wanted}, split)
+    return datasets.load_dataset(source, name, split=split)
+
+
+def _read_csv_files(config: CsvConfig, files: list[str]) -> datasets.Dataset:
+    options = {key: value for key, value in config.pd_read_csv_kwargs.items() if key != "chunksize"}
+    return read_csv(datasets.DownloadManager().download_and_extract(list(files)), **options)
+
+
 def _blame_a_file(path: Path) -> None:
-    """If one file is why a folder could not be loaded, raises an error that names it and the line."""
+    """If one file is why a folder could not be loaded, or has no rows, raises an error that names it and the line."""
     for file in sorted(path.rglob("*")) if path.is_dir() else []:
         if file.suffix.lower() in TABLES:
             check_table(file)
@@ -155,14 +187,18 @@ def _column_of(first_row: dict[str, Any], where: str) -> str:
         raise PromptError(f"{where}: {error}") from error
 
 
-def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    where = None
-    for where, row in _read_json(path):
-        if not isinstance(row, dict):
-            raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
-        yield where, row
-    if where is None:
+def _read_rows(paths: Iterable[Path], check: RowCheck) -> datasets.Dataset:
+    """The rows of JSON files."""
+    rows, path = [], None
+    for path in paths:
+        for where, row in _read_json(path):
+            if not isinstance(row, dict):
+                raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
+            check(row, where)
+            rows.append(row)
+    if not rows:
         raise PromptError(f"{path} is empty. Give a file with at least one row.")
+    return _to_dataset(rows, path)
 
 
 def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
@@ -213,28 +249,14 @@ def _check_storable(value: Any, where: str) -> None:
 
 def _to_dataset(rows: list[dict[str, Any]], path: Path) -> datasets.Dataset:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: [_with_encoded_tools(row.get(name)) for row in rows] for name in names}
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    features = {}
     for name, values in columns.items():
         try:
-            pa.array(values)
+            features[name] = feature_of(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise PromptError(
                 f"{path}: the values of {name!r} are not of one type in all rows ({error}). Convert them to one type, "
                 "or remove the field."
             ) from error
-    return datasets.Dataset.from_dict(columns)
-
-
-def _with_encoded_tools(value: Any) -> Any:
-    """Writes tool descriptions as JSON. They share no schema, and Arrow would add the fields of one to all others."""
-    if not isinstance(value, list):
-        return value
-    return [
-        {
-            key: json.dumps(field, ensure_ascii=False) if key in _OPEN_FIELDS and isinstance(field, list) else field
-            for key, field in item.items()
-        }
-        if isinstance(item, dict)
-        else item
-        for item in value
-    ]
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))

@@ -20,6 +20,7 @@ from transformers.utils import logging
 from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
 from .conversations import (
     NOT_PASSED_ON,
+    PASSED_TO_TEMPLATE,
     ParsedPrompt,
     PromptError,
     check_same_kind,
@@ -28,36 +29,14 @@ from .conversations import (
     prompt_column,
 )
 from .files import check_rows
+from .objects import own_fields, shared_field_columns
+from .tokenizers import check_tokenizer
 
 logger = logging.get_logger(__name__)
 
 _THINKING_ARGUMENTS = ("open_thinking", "enable_thinking")
 _ENCODE_BATCH = 512
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, conversational: bool) -> None:
-    """Refuses a tokenizer that training cannot work with.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The policy's tokenizer.
-        conversational (`bool`): Whether the prompts are messages, which need a chat template.
-
-    Raises:
-        PromptError: If conversational prompts have no chat template, or there is no pad token.
-    """
-    name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
-    if conversational and not tokenizer.chat_template:
-        raise PromptError(
-            f"The prompts are lists of messages, but the tokenizer {name} has no chat template to render them with. "
-            "Set `tokenizer.chat_template` (a Jinja template), use the tokenizer of the model's instruct version, or "
-            "give prompts that are strings."
-        )
-    if tokenizer.pad_token_id is None:
-        eos = tokenizer.eos_token
-        raise PromptError(
-            f"The tokenizer {name} has no pad token (pad_token is None, eos_token is {eos!r}), so sequences of "
-            "different lengths cannot be batched. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`."
-        )
+_ADDED_TOKENS = 8  # BOS and the like
 
 
 class PromptDataset(torch.utils.data.Dataset):
@@ -114,6 +93,7 @@ class PromptDataset(torch.utils.data.Dataset):
         if isinstance(system_prompts, str) or (system_prompt_ratio > 0 and not system_prompts):
             raise PromptError(f"system_prompts must be a list of one or more strings, not {system_prompts!r}.")
         self._rows = check_rows(dataset)
+        self._shared_fields = shared_field_columns(self._rows)
         columns = _column_names(self._rows)
         self._column = prompt_column(columns)
         self.columns = [name for name in columns if name not in NOT_PASSED_ON]
@@ -162,7 +142,7 @@ class PromptDataset(torch.utils.data.Dataset):
             `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values).
         """
         index = self._kept[item]
-        row = self._rows[index]
+        row = own_fields(self._rows[index], self._shared_fields)
         parsed = parse_row(row, self._column, f"row {index}")
         choices = prompt_choices(self._seed, int(self._epoch), index)
         if choices.system < self._system_prompt_ratio:
@@ -189,9 +169,9 @@ class PromptDataset(torch.utils.data.Dataset):
     def _parsed_rows(self) -> Iterator[tuple[int, ParsedPrompt]]:
         rows = self._rows
         if isinstance(rows, datasets.Dataset):
-            rows = rows.select_columns([c for c in (self._column, "chat_template_kwargs") if c in rows.column_names])
+            rows = rows.select_columns([c for c in (self._column, *PASSED_TO_TEMPLATE) if c in rows.column_names])
         for index, row in enumerate(rows):
-            yield index, parse_row(row, self._column, f"row {index}")
+            yield index, parse_row(own_fields(row, self._shared_fields), self._column, f"row {index}")
 
     def _find_thinking_arguments(self) -> tuple[str, ...]:
         template = self._tokenizer.chat_template
@@ -271,6 +251,27 @@ class PromptDataset(torch.utils.data.Dataset):
                 "Dropped %d of %d prompts: longer than %d tokens.", dropped, len(self._rows), self._max_prompt_length
             )
         return kept
+
+    def first_longer_than(self, limit: int) -> tuple[int, int] | None:
+        """Finds a prompt that can be longer than a limit, in any of its forms.
+
+        Args:
+            limit (`int`): Token ids.
+
+        Returns:
+            `tuple[int, int]`, *optional*: The row of the first one, and its length.
+        """
+        if self._max_prompt_length is not None and self._max_prompt_length <= limit:
+            return None
+        longest_system_prompt, kept = self._longest_system_prompt(), set(self._kept)
+        for index, parsed in self._parsed_rows():
+            forms = self._longest_forms(parsed, longest_system_prompt, index) if index in kept else []
+            # A token is at least a byte, but for those that the tokenizer adds; so short texts need no encoding.
+            long = [text for text in forms if len(text.encode()) + _ADDED_TOKENS > limit]
+            length = max(map(len, self._encode(long)), default=0) if long else 0
+            if length > limit:
+                return index, length
+        return None
 
     def _try_the_template(self) -> None:
         """Renders the first prompt in each of its forms, so that a template that fails does so before training."""

@@ -17,7 +17,7 @@ from trl.chat_template_utils import get_training_chat_template
 
 from ..rewards.rules import answer_part
 from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
-from .conversations import Messages, PromptError, parse_messages
+from .conversations import Messages, PromptError, parse_messages, template_kwargs_of, tools_of
 
 CONVERSATION_COLUMNS = ("conversations", "messages")
 IGNORED = -100  # transformers' label of a token that is not learned
@@ -55,12 +55,21 @@ class ConversationRenderer:
             messages, tools=tools, tokenize=False, chat_template=self._template, **template_kwargs
         )
 
-    def opening(self, messages: Messages, tools: list[dict] | None, thinking: bool) -> str:
-        """The conversation as text, ready for the assistant to answer."""
-        state = {"open_thinking": thinking, "enable_thinking": thinking}
+    def opening(
+        self, messages: Messages, tools: list[dict] | None, thinking: bool, template_kwargs: dict[str, Any]
+    ) -> str:
+        """The conversation as text, ready for the assistant to answer; a row's own arguments win over its thinking."""
+        state = {"open_thinking": thinking, "enable_thinking": thinking} | template_kwargs
         return self.text(messages, tools, add_generation_prompt=True, **state)
 
-    def shared_opening(self, messages: Messages, tools: list[dict] | None, opening: str, texts: list[str]) -> str:
+    def shared_opening(
+        self,
+        messages: Messages,
+        tools: list[dict] | None,
+        opening: str,
+        texts: list[str],
+        template_kwargs: dict[str, Any],
+    ) -> str:
         """What the model is given of a turn: the opening, or the part of it with which the template begins turns.
 
         If an earlier turn lacks what the generation prompt opens (a thought, for example), an answer can begin with
@@ -71,19 +80,24 @@ class ConversationRenderer:
             tools (`list[dict]`, *optional*): Its tools.
             opening (`str`): Both as text, ready for the assistant to answer.
             texts (`list[str]`): The conversation with each of the answers.
+            template_kwargs (`dict`): Further arguments of the chat template.
         """
         if all(text.startswith(opening) for text in texts):
             return opening
-        turns = [self.text([*messages, {"role": "assistant", "content": letter}], tools) for letter in "AB"]
+        answers = [{"role": "assistant", "content": letter} for letter in "AB"]
+        turns = [self.text([*messages, answer], tools, **template_kwargs) for answer in answers]
         return commonprefix([opening, commonprefix(turns), *texts])
 
-    def learned_spans(self, messages: Messages, tools: list[dict] | None, where: str) -> tuple[str, list[range]]:
+    def learned_spans(
+        self, messages: Messages, tools: list[dict] | None, where: str, template_kwargs: dict[str, Any]
+    ) -> tuple[str, list[range]]:
         """Renders a conversation.
 
         Args:
             messages (`list[dict]`): The conversation.
             tools (`list[dict]`, *optional*): Its tools.
             where (`str`): Its place, for error messages.
+            template_kwargs (`dict`): The row's own arguments for the chat template.
 
         Returns:
             `tuple[str, list[range]]`: The text, and the characters of each assistant turn that are learned.
@@ -91,30 +105,38 @@ class ConversationRenderer:
         Raises:
             PromptError: If there is no assistant turn, or the template renders a turn differently when more follow.
         """
-        whole = self.text(messages, tools)
+        whole = self.text(messages, tools, **template_kwargs)
         spans = []
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             if index == 0:
                 raise PromptError(f"{where}: the first turn is the assistant's. Begin with a user turn.")
-            so_far = self.text(messages[: index + 1], tools)
+            so_far = self.text(messages[: index + 1], tools, **template_kwargs)
             if not whole.startswith(so_far):
                 raise PromptError(
                     f"{where}: the chat template renders turn {index} differently when others follow, so the model "
                     "would learn something else than it generates. Split the conversation so that each row ends with "
                     "the turn to learn, or use a template that does not change earlier turns."
                 )
-            before = self.opening(messages[:index], tools, thinks(message))
-            start = len(self.shared_opening(messages[:index], tools, before, [so_far]))
-            spans.append(range(start, self._end_of_turn(so_far)))
+            before = self.opening(messages[:index], tools, thinks(message), template_kwargs)
+            start = len(self.shared_opening(messages[:index], tools, before, [so_far], template_kwargs))
+            span = range(start, self._end_of_turn(so_far, start, message["content"].strip()))
+            if not span:
+                raise PromptError(
+                    f"{where}: the chat template renders nothing to learn of turn {index} ({message!r:.80}). Correct "
+                    "or remove the row, or use a template that ends turns after their content."
+                )
+            spans.append(span)
         if not spans:
             roles = [message["role"] for message in messages]
             raise PromptError(f"{where}: there is no assistant turn to learn from, only {roles}. Remove the row.")
         return whole, spans
 
-    def _end_of_turn(self, text: str) -> int:
-        position = text.rfind(self.tokenizer.eos_token)
+    def _end_of_turn(self, text: str, start: int, content: str) -> int:
+        """Where the EOS behind the turn's own content ends: one inside it, or before the turn, is not its end."""
+        after_content = max(start, text.rfind(content, start) + len(content)) if content else start
+        position = text.rfind(self.tokenizer.eos_token, after_content)
         return len(text) if position < 0 else position + len(self.tokenizer.eos_token)
 
 
@@ -147,7 +169,8 @@ def check_example(row: Mapping[str, Any], where: str) -> str:
             "Rename one of them, or remove the row."
         )
     if kind != "text":
-        parse_messages(row[kind], f"{where}: `{kind}`")
+        tools_of(row, parse_messages(row[kind], f"{where}: `{kind}`")[1], where)
+        template_kwargs_of(row, where)
     elif not isinstance(row["text"], str) or not row["text"]:
         raise PromptError(f"{where}: `text` is {row['text']!r}, expected a string. Correct or remove the row.")
     return kind
@@ -188,7 +211,8 @@ def encode_conversation(
     choices = prompt_choices(seed, 0, index)
     if choices.system < system_prompt_ratio and messages[0]["role"] not in ("system", "developer"):
         messages = [{"role": "system", "content": choices.pick(DEFAULT_SYSTEM_PROMPTS)}, *messages]
-    text, spans = renderer.learned_spans(messages, tools, where)
+    tools = tools_of(row, tools, where)
+    text, spans = renderer.learned_spans(messages, tools, where, template_kwargs_of(row, where))
     encoded = renderer.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids = encoded["input_ids"]
     learned = [any(start in span for span in spans) for start, _ in encoded["offset_mapping"]]
@@ -226,7 +250,8 @@ def parse_preference(row: Mapping[str, Any], where: str) -> tuple[Messages, dict
     for name, messages in (("chosen", chosen), ("rejected", rejected)):
         if messages[-1]["role"] != "assistant":
             raise PromptError(f"{where}: the last message of `{name}` is not the assistant's. Correct the row.")
-    return chosen[:-1], chosen[-1], rejected[-1], tools
+    template_kwargs_of(row, where)
+    return chosen[:-1], chosen[-1], rejected[-1], tools_of(row, tools, where)
 
 
 def _as_list(value: Any, where: str, name: str) -> list:
@@ -238,12 +263,16 @@ def _as_list(value: Any, where: str, name: str) -> list:
 def preference_texts(row: Mapping[str, Any], index: int, renderer: ConversationRenderer) -> dict[str, str]:
     """A preference as the three texts that trl's DPOTrainer takes: `prompt`, `chosen` and `rejected`."""
     prompt, chosen, rejected, tools = parse_preference(row, f"row {index}")
-    before = renderer.opening(prompt, tools, thinks(chosen) and thinks(rejected))
+    kwargs = template_kwargs_of(row, f"row {index}")
+    before = renderer.opening(prompt, tools, thinks(chosen) and thinks(rejected), kwargs)
     texts = {}
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
-        whole, spans = renderer.learned_spans([*prompt, answer], tools, f"row {index}: `{name}`")
+        whole, spans = renderer.learned_spans([*prompt, answer], tools, f"row {index}: `{name}`", kwargs)
         texts[name] = whole[: spans[-1].stop]
-    before, bos = renderer.shared_opening(prompt, tools, before, list(texts.values())), renderer.tokenizer.bos_token
+    before, bos = (
+        renderer.shared_opening(prompt, tools, before, list(texts.values()), kwargs),
+        renderer.tokenizer.bos_token,
+    )
     start = len(before)
     if bos and renderer.tokenizer("", add_special_tokens=True)["input_ids"][:1] == [renderer.tokenizer.bos_token_id]:
         before = before.removeprefix(bos)  # the trainer's tokenizer adds it

@@ -111,8 +111,6 @@ def _agrees_on(batch: TokenBatch, critic: nn.Module) -> bool:
         packed = completion_values(critic, batch, "shared_prompt")
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
         return False  # for example if the classifier passes no extra arguments to its attention
-    finally:
-        critic.train(was_training)
     mask = batch.padded()[3].bool()
     # A new head gives values near 0: what matters is the difference relative to their spread.
     spread = (plain[mask].max() - plain[mask].min()).item()

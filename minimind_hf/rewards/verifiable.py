@@ -147,6 +147,13 @@ def _scores(
     return [None if value is None else score(text, value) for text, value in zip(texts, given, strict=True)]
 
 
+def _written_forms(reference: Any) -> tuple[str, ...]:
+    """How a reference may be written: a column that holds a fraction makes 42 into 42.0; JSON has true for True."""
+    if isinstance(reference, float) and reference.is_integer():
+        return str(int(reference)), str(reference)
+    return (str(reference), str(reference).lower()) if isinstance(reference, bool) else (str(reference),)
+
+
 @needs_columns("answer", "solution")
 def math_reward(
     completions: list[Completion], answer: list[str] | None = None, solution: list[str] | None = None, **columns: Any
@@ -165,7 +172,9 @@ def exact_match_reward(
         ("answer",),
         (answer,),
         completions,
-        lambda text, reference: exact_match_score(text, str(reference), ignore_case=ignore_case),
+        lambda text, reference: max(
+            exact_match_score(text, form, ignore_case=ignore_case) for form in _written_forms(reference)
+        ),
     )
 
 

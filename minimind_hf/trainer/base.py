@@ -121,6 +121,7 @@ class RLTrainer(EvaluatingTrainer):
         self._rollouts = Rollouts(engine, args, vocabulary_size(policy), ends, context=context_length(policy))
         with whole_weights(policy):
             self._rollouts.check_ready(policy)
+        self._rollouts.check_prompts(train_dataset=train_prompts, eval_dataset=eval_prompts)
         self.router_loss_coefficient = router_loss_coefficient(policy, args)
         self.layout = fast_layout(policy, args, self.router_loss_coefficient > 0)
         is_penalised = self.kl_weight(args) > 0

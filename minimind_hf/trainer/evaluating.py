@@ -36,6 +36,8 @@ class EvaluatingTrainer(FourSteps):
                 "eval_dataset is None, so there is nothing to evaluate on. Pass one to the trainer or to evaluate()."
             )
         check_reward_columns(self.scorer, prompts)
+        if prompts is not self.eval_dataset:  # which was checked when the trainer was made
+            self._rollouts.check_prompts(eval_dataset=prompts)
         self._eval_prompts = prompts
         size = max(1, self.args.per_device_eval_batch_size // self._num_generations_eval)
         batches = evaluation_batches(len(prompts), size, self.args.process_index, self.args.world_size)

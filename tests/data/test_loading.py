@@ -6,10 +6,12 @@ import json
 import datasets
 import pytest
 from naming import raises_naming
+from tiny import make_tokenizer
 
 from minimind_hf.data import PromptDataset, PromptError, load_prompts
 from minimind_hf.data.loading import load_rows
 from minimind_hf.data.supervised import check_example
+from minimind_hf.rewards import RewardScorer
 
 CHAT = {"conversations": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
 
@@ -51,6 +53,119 @@ def test_parquet_csv_folder_and_saved_dataset(tmp_path):
         loaded = load_prompts(str(tmp_path / source))
         assert loaded["prompt"][:] == ["a", "b"] and loaded["answer"][:] == [1, 2], source
     assert load_prompts(str(tmp_path / "splits"), split="test")["prompt"][:] == ["b"]
+
+
+def rows_of(source) -> list[dict]:
+    """What reward functions are given."""
+    prompts = PromptDataset(load_prompts(str(source)), make_tokenizer())
+    return [prompts[i]["columns"] for i in range(len(prompts))]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["42", "7", ""], [42, 7, None]),
+        (["007", "7", ""], ["007", "7", None]),
+        (["0.50", "42", ""], ["0.50", "42", None]),
+        (["true", "false", ""], ["true", "false", None]),
+        (["None", "NA", "null"], ["None", "NA", "null"]),
+        (["nan", "n/a", "-"], ["nan", "n/a", "-"]),
+        (["2024-01-02", "1e3", "+5"], ["2024-01-02", "1e3", "+5"]),
+        (["12345678901234567890", "-0", "1"], ["12345678901234567890", "-0", "1"]),
+    ],
+)
+def test_cells_of_a_csv_are_what_they_are_and_only_an_empty_one_is_missing(tmp_path, cells, expected):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "p.csv", tmp_path / "folder" / "train.csv"):
+        path.write_text("prompt,answer\n" + "".join(f"NA,{cell}\n" for cell in cells))
+        assert load_prompts(str(path))["prompt"][:] == ["NA"] * 3
+    for source in (tmp_path / "p.csv", tmp_path / "folder"):
+        found = [row["answer"] for row in rows_of(source)]
+        assert found == expected and list(map(type, found)) == list(map(type, expected))
+        said = [cell or "x" for cell in cells]
+        signals = RewardScorer(["exact_match"])(["?"] * 3, said, [[1]] * 3, {"answer": found})[:, 0].tolist()
+        assert [None if value != value else value for value in signals] == [1.0 if cell else None for cell in cells]
+
+
+def test_integers_beside_fractions_stay_integers(tmp_path):
+    rows = [{"prompt": "a", "answer": value} for value in (42, 0.5, None)]
+    source = write_lines(tmp_path / "p.jsonl", *rows)
+    (tmp_path / "folder").mkdir()
+    write_lines(tmp_path / "folder" / "train.jsonl", *rows)
+    assert [repr(row["answer"]) for row in load_prompts(source)] == ["42", "0.5", "None"]
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "p.parquet"))  # Arrow makes it 42.0
+    for one in (source, tmp_path / "folder", tmp_path / "p.parquet"):
+        answers = [row["answer"] for row in rows_of(one)]
+        signals = RewardScorer(["exact_match"])(["?"] * 3, ["42", "0.5", "x"], [[1]] * 3, {"answer": answers})
+        assert signals[:2, 0].tolist() == [1.0, 1.0] and signals[2, 0].isnan()
+
+
+OBJECTS = [
+    {"type": "object", "properties": {"a": {"type": "integer", "default": 0.3}}},
+    {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1},
+    {"type": "string", "tags": [{"k": 1}, {"v": "w"}]},
+]
+
+
+def test_objects_that_differ_by_row_keep_their_own_fields_from_every_source(tmp_path):
+    rows = [{"prompt": f"{i}", "schema": value} for i, value in enumerate(OBJECTS)]
+    dataset = datasets.Dataset.from_list(rows)
+    (tmp_path / "folder").mkdir()
+    write_lines(tmp_path / "folder" / "train.jsonl", *rows)
+    write_lines(tmp_path / "p.jsonl", *rows)
+    dataset.to_parquet(str(tmp_path / "p.parquet"))
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    for source in ("folder", "p.jsonl", "p.parquet", "saved"):
+        assert [row["schema"] for row in rows_of(tmp_path / source)] == OBJECTS, source
+    for memory in (rows, dataset):
+        prompts = PromptDataset(memory, make_tokenizer())
+        assert [prompts[i]["columns"]["schema"] for i in range(3)] == OBJECTS
+    scored = RewardScorer(["json_schema"])(["?"] * 3, ['{"a": 1}', '["x"]', '"s"'], [[1]] * 3, {"schema": OBJECTS})
+    assert scored[:, 0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_tools_and_calls_of_other_rows_add_no_fields_from_any_source(tmp_path):
+    tools = [[{"name": "add", "parameters": {"a": {"type": "int"}}}], [{"name": "now", "zone": "utc"}], None]
+    calls = [[{"name": "add", "arguments": {"a": 0.3}}], [{"name": "now", "arguments": {"zone": {"id": 1}}}], None]
+    rows = [
+        {"prompt": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": call}]}
+        | {"tools": tool}
+        for tool, call in zip(tools, calls, strict=True)
+    ]
+    for row in rows:
+        row["prompt"].append({"role": "user", "content": "v"})
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ [tools, messages[1].tool_calls] | tojson }}"
+    dataset = datasets.Dataset.from_list(rows)
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder" / "train.jsonl", tmp_path / "p.jsonl"):
+        write_lines(path, *rows)
+    dataset.to_parquet(str(tmp_path / "p.parquet"))
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    files = [load_prompts(str(tmp_path / name)) for name in ("folder", "p.jsonl", "p.parquet", "saved")]
+    for source in (*files, rows, dataset):
+        prompts = PromptDataset(source, tokenizer)
+        for i in range(2):
+            assert json.loads(tokenizer.decode(prompts[i]["prompt_ids"])) == [tools[i], calls[i]]
+
+
+def test_json_objects_return_as_written_with_nulls_and_values_of_any_type(tmp_path):
+    values = [{"const": None, "low": 0}, {"const": [1, "a"], "low": 0.5}, '{"type": "string"}', None]
+    source = write_lines(tmp_path / "p.jsonl", *({"prompt": "a", "schema": value} for value in values))
+    assert json.dumps([row["schema"] for row in rows_of(source)]) == json.dumps(values)
+
+
+def test_splits_of_a_saved_dictionary(tmp_path):
+    parts = {
+        name: datasets.Dataset.from_dict({"prompt": list(text)}) for name, text in (("train", "abcd"), ("b", "e"))
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    wanted = {"train[:1]": "a", "train[50%:]": "cd", "train+b": "abcde", "train[:2]+b[:1]": "abe", "all": "abcde"}
+    for split, text in wanted.items():
+        assert "".join(load_prompts(str(tmp_path / "saved"), split=split)["prompt"][:]) == text
+    for split in ("test", "train+test"):
+        with pytest.raises(PromptError, match=r"\['train', 'b'\]"):
+            load_prompts(str(tmp_path / "saved"), split=split)
 
 
 def test_slices_of_a_file(tmp_path):

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from minimind_hf.data import DEFAULT_SYSTEM_PROMPTS, PromptDataset, PromptError, load_prompts, prompt_choices
 from minimind_hf.data.prompts import say_how_many_think
+from minimind_hf.data.tokenizers import say_plain_prompts
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -73,6 +74,19 @@ def test_how_many_think_is_said_once_where_the_template_asks(make_tokenizer, cap
     assert said("enable_thinking", 0.37) == []
     assert said("enable_thinking", 0.0) == said("no_such_argument", 0.36) == []
     assert said("enable_thinking", 0.35, chat_template_kwargs={"enable_thinking": False}) == []
+
+
+def test_plain_prompts_for_a_model_with_a_chat_template_are_said_once(make_tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
+    with_template, without = make_tokenizer("one_argument"), make_tokenizer("one_argument")
+    with_template.name_or_path, without.chat_template = "a model with a template", None
+    for tokenizer, conversational in ((without, False), (with_template, True)):
+        say_plain_prompts(tokenizer, conversational)
+        assert caplog.messages == []
+    for _ in range(2):
+        say_plain_prompts(with_template, False)
+    (message,) = caplog.messages
+    assert "'a model with a template'" in message and '"role": "user"' in message
 
 
 def test_user_arguments_win_and_row_arguments_win_over_them(tokenizer):

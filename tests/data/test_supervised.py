@@ -8,7 +8,7 @@ import pytest
 from naming import raises_naming
 from tiny import make_tokenizer
 
-from minimind_hf.data import PromptError
+from minimind_hf.data import PromptDataset, PromptError
 from minimind_hf.data.loading import load_rows
 from minimind_hf.data.supervised import (
     ConversationRenderer,
@@ -107,6 +107,77 @@ def test_tools_and_calls(renderer, tokenizer, as_text):
     assert learned(encoded, tokenizer) == call + "blue<|im_end|>"
     text = tokenizer.decode(encoded["input_ids"])
     assert json.dumps(TOOLS[0]) in text and '<tool_response>\n{"sky": "blue"}\n</tool_response>' in text
+
+
+@pytest.mark.parametrize("where", ["column", "text", "texts", "system", "developer"])
+def test_tools_of_a_row_reach_the_template_wherever_they_stand(renderer, tokenizer, where):
+    """In every format; as a list, as JSON text, and as a list of JSON texts."""
+    tokenizer.chat_template = "{% if tools %}TOOLS{{ tools | tojson }}{% endif %}" + tokenizer.chat_template
+    renderer = ConversationRenderer(tokenizer)
+    written = {"text": json.dumps(TOOLS), "texts": [json.dumps(tool) for tool in TOOLS]}.get(where, TOOLS)
+    column = {} if where in ("system", "developer") else {"tools": written}
+    first = [] if column else [{"role": where, "content": "", "tools": TOOLS}]
+    asked, answer = [*first, user("a?")], assistant("A")
+    prompts = [
+        PromptDataset([{name: asked, **column}], tokenizer)[0]["prompt_ids"] for name in ("prompt", "conversations")
+    ]
+    learned_rows = [
+        encode_conversation({name: [*asked, answer], **column}, 0, renderer, name)["input_ids"]
+        for name in ("conversations", "messages")
+    ]
+    preference = {"chosen": [*asked, answer], "rejected": [*asked, assistant("B")], **column}
+    texts = [tokenizer.decode(ids) for ids in (*prompts, *learned_rows)]
+    for text in (*texts, preference_texts(preference, 0, renderer)["prompt"]):
+        assert text.startswith("TOOLS" + json.dumps(TOOLS))
+
+
+TURNS = "{% for m in messages %}<|im_end|>{{ m.role }}:{{ m.content }}{{ END }}{% endfor %}"
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_bos_that_is_eos_and_an_eos_in_the_text_do_not_end_a_turn(tokenizer, end):
+    tokenizer.bos_token = tokenizer.eos_token
+    tokenizer.chat_template = TURNS.replace("{{ END }}", end) + (
+        "{% if add_generation_prompt %}<|im_end|>assistant:{% endif %}"
+    )
+    renderer = ConversationRenderer(tokenizer)
+    for answer in ("A", "A<|im_end|>B"):
+        row = {"messages": [user("say <|im_end|>"), assistant(answer)]}
+        assert learned(encode_conversation(row, 0, renderer, "messages"), tokenizer) == answer + end
+
+
+def test_a_turn_of_which_nothing_is_learned_names_its_row(tokenizer):
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+    )
+    with pytest.raises(PromptError, match="row 4: .* turn 1 "):
+        encode_conversation({"messages": [user("a"), assistant("A")]}, 4, ConversationRenderer(tokenizer), "messages")
+
+
+def test_tools_in_two_places_must_be_the_same():
+    system = {"role": "system", "content": "", "tools": TOOLS}
+    row = {"conversations": [system, user("a"), assistant("A")], "tools": json.dumps(TOOLS)}
+    assert check_example(row, "row 0") == "conversations"
+    for other in ([{"name": "other"}], "[5]", "{", 5):
+        with pytest.raises(PromptError, match="row 0: .*`tools`"):
+            check_example({**row, "tools": other}, "row 0")
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_row_gives_its_own_arguments_to_the_template(tokenizer, as_text):
+    tokenizer.chat_template = "{{ mood }}:" + tokenizer.chat_template
+    renderer = ConversationRenderer(tokenizer)
+    kwargs = {"mood": "calm"}
+    row = {"chat_template_kwargs": json.dumps(kwargs) if as_text else kwargs}
+    turns = [user("a"), assistant("A")]
+    encoded = encode_conversation({"messages": turns, **row}, 0, renderer, "messages")
+    assert tokenizer.decode(encoded["input_ids"]).startswith("calm:") and learned(encoded, tokenizer) == "A<|im_end|>"
+    texts = preference_texts({"chosen": turns, "rejected": [user("a"), assistant("B")], **row}, 0, renderer)
+    assert texts["prompt"].startswith("calm:") and texts["chosen"] == "A<|im_end|>"
+    prompt = PromptDataset([{"prompt": turns[:1], **row}], tokenizer)[0]
+    assert tokenizer.decode(prompt["prompt_ids"]).startswith("calm:")
+    with pytest.raises(PromptError, match="row 3: `chat_template_kwargs`.*'tokenize'"):
+        check_example({"messages": turns, "chat_template_kwargs": {"tokenize": True}}, "row 3")
 
 
 def test_system_prompt_is_added_to_some_and_the_same_ones(renderer, tokenizer):

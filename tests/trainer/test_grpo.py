@@ -389,14 +389,13 @@ def test_bad_input_is_refused_before_the_model_is_loaded(make_config, changes, n
 @pytest.mark.parametrize("train", [True, False])
 def test_prompts_beyond_the_context_are_refused(make_trainer, train):
     prompts = [*make_prompts(3), {"prompt": "a" * 60}]
-    trainer = make_trainer(
-        make_policy(max_position_embeddings=64),
-        prompts=prompts,
-        per_device_train_batch_size=16,
-        max_prompt_length=None,
-    )
+
+    def made(rows):
+        model = make_policy(max_position_embeddings=64)
+        return make_trainer(model, prompts=rows, per_device_train_batch_size=16, max_prompt_length=None)
+
     with raises_naming(ValueError, 60, "max_completion_length", 8, 64, "max_prompt_length", 56):
-        trainer.train() if train else trainer.evaluate(prompts)
+        made(prompts) if train else made(make_prompts(4)).evaluate(prompts)
 
 
 @pytest.mark.parametrize("path", ["fast", "general", "graph"])

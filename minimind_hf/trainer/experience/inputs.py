@@ -12,6 +12,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...data import PromptDataset
 from ...data.prompts import say_how_many_think
+from ...data.tokenizers import say_plain_prompts
 from ...paths import check_loadable, check_tokenizer_files
 from ...rollout import RolloutEngine, SGLangEngine, TorchEngine
 from ..settings.base import RLConfig
@@ -91,6 +92,7 @@ def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfi
     )
     if args.process_index == 0:
         say_how_many_think(prompts, args.thinking_ratio)
+        say_plain_prompts(tokenizer, prompts.conversational)
     return prompts
 
 

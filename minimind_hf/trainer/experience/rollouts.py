@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
+from ...data import PromptDataset
 from ...rollout import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
 from ...rollout.agreement import failing_together
 from ..models.weights import check_finite
@@ -52,6 +53,23 @@ class Rollouts:
         if check is not None:
             check(policy, self._args.max_prompt_length, self._args.max_completion_length)
 
+    def check_prompts(self, **sets: PromptDataset | dict[str, PromptDataset] | None) -> None:
+        """Refuses prompts that leave no room in the model's context for a completion, before any time is spent.
+
+        Args:
+            sets: Prompts by the name of their argument.
+
+        Raises:
+            ValueError: Naming the set, the row and the setting.
+        """
+        if self._context is None:
+            return
+        for name, prompts in sets.items():
+            for part in prompts.values() if isinstance(prompts, dict) else [prompts]:
+                found = part and part.first_longer_than(self._context - self._args.max_completion_length)
+                if found:
+                    raise ValueError(f"{name}, row {found[0]}: {self._no_room(found[1])}")
+
     def begin_training_rollout(self) -> None:
         """Announces a training rollout. Every `sync_every`-th one uses the newest weights."""
         self._weights_are_due |= self._until_sync == 0
@@ -93,12 +111,20 @@ class Rollouts:
     def _check_context(self, prompt_ids: Sequence[list[int]]) -> None:
         longest, completion = max(map(len, prompt_ids), default=0), self._args.max_completion_length
         if self._context is not None and longest + completion > self._context:
-            raise ValueError(
-                f"A prompt of {longest} tokens and a completion of up to {completion} (max_completion_length) do not "
-                f"fit into the model's context of {self._context} tokens (max_position_embeddings). Set "
-                f"max_prompt_length to at most {self._context - completion}; longer prompts are cut on the left or "
+            raise ValueError(self._no_room(longest))
+
+    def _no_room(self, prompt: int) -> str:
+        completion = self._args.max_completion_length
+        remedy = "Lower max_completion_length."
+        if completion < self._context:
+            remedy = (
+                f"Set max_prompt_length to at most {self._context - completion}; longer prompts are cut on the left or "
                 "dropped (overlong_prompts)."
             )
+        return (
+            f"A prompt of {prompt} tokens and a completion of up to {completion} (max_completion_length) do not "
+            f"fit into the model's context of {self._context} tokens (max_position_embeddings). {remedy}"
+        )
 
     def _check_lengths(self, prompt_ids: Sequence[list[int]], rollouts: list[Rollout], num_generations: int) -> None:
         """Refuses completions that tool responses have made longer than the model's context."""
