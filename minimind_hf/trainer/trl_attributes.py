@@ -44,8 +44,23 @@ _SETTINGS = (
 """Settings that the trainer of trl has under the same name."""
 
 
+_OF_A_STEP = ("loss", "grad_norm", "learning_rate", "epoch", "step")
+"""What the Trainer adds to a log of training, and no summary of trl holds."""
+
+
 class TrlAttributes(FourSteps):
-    """Mixin of [`GRPOTrainer`]: the attributes of trl's trainer of that name."""
+    """Mixin of [`GRPOTrainer`]: the attributes of trl's trainer of that name, and its last record."""
+
+    _last_measured: dict[str, float] | None = None
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As in trl, the summary at the end holds what was measured since the log before; here, if that is nothing,
+        what the last log holds."""
+        if "train_loss" in logs and self._last_measured:
+            logs.update({name: value for name, value in self._last_measured.items() if name not in logs})
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self._last_measured = {name: value for name, value in logs.items() if name not in _OF_A_STEP}
 
     @property
     def reward_funcs(self) -> list[Callable | nn.Module]:

@@ -102,3 +102,17 @@ def test_the_reference(make_trainer, make_config):
         peft_config=LoraConfig(target_modules=["q_proj"]),
     )  # fmt: skip
     assert with_adapters.ref_model is None  # adapters off is the reference, as in trl
+
+
+def test_the_last_record_holds_what_was_measured_last(make_trainer):
+    trainer = make_trainer(max_steps=2)
+    trainer.train()
+    *_, last, summary = trainer.state.log_history
+    assert "train_loss" in summary and "loss" in last and not {"loss", "grad_norm", "learning_rate"} & summary.keys()
+    for name in ("reward", "rewards/share_of_a/mean", "entropy", "policy_loss", "kl_ref"):
+        assert summary[name] == last[name]
+
+
+def test_a_trainer_without_rewards_is_refused(make_config):
+    with pytest.raises(ValueError, match="reward_funcs is None"):
+        GRPOTrainer(make_policy(), args=make_config(), train_dataset=make_prompts(8))
