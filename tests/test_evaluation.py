@@ -128,7 +128,7 @@ def test_same_seed_same_result(folders, capsys):
     [
         ([], "nothing to score by"),
         (["--reward_funcs", "length", "--samples", "0"], "samples must be at least 1, got 0"),
-        (["--reward_funcs", "length", "--reward_weights", "1", "2"], "reward_weights (2) must match the number of reward functions (1)"),
+        (["--reward_funcs", "length", "--reward_weights", "1", "2"], "reward_weights (2) must match"),
         (["--exact_match", "nocol"], "'exact_match' needs the argument 'nocol'"),
         (["--exact_match", "--output", __file__], "not a folder that can be written to"),
         (["--exact_match", "--device", "cuda:77"], "The device 'cuda:77' cannot be used here"),

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from ..algorithms import off_policy_mask
 from ..rewards.model import RewardModel
 from .steps import FourSteps
 
@@ -61,6 +62,19 @@ class TrlAttributes(FourSteps):
         super().log(logs, start_time)
         if "loss" in logs:
             self._last_measured = {name: value for name, value in logs.items() if name not in _OF_A_STEP}
+
+    @staticmethod
+    def get_off_policy_mask(
+        advantages: Tensor,
+        per_token_logps: Tensor,
+        sampling_per_token_logps: Tensor,
+        mask: Tensor,
+        off_policy_threshold: float,
+    ) -> Tensor:
+        """[`off_policy_mask`] under trl's name: of `(N, 1)` advantages, `(N, 1)`, 1 for completions that are kept."""
+        expanded = advantages.expand_as(mask)
+        kept = off_policy_mask(per_token_logps, sampling_per_token_logps, expanded, mask, off_policy_threshold)
+        return kept[:, :1].to(advantages.dtype)
 
     @property
     def reward_funcs(self) -> list[Callable | nn.Module]:

@@ -116,3 +116,13 @@ def test_the_last_record_holds_what_was_measured_last(make_trainer):
 def test_a_trainer_without_rewards_is_refused(make_config):
     with pytest.raises(ValueError, match="reward_funcs is None"):
         GRPOTrainer(make_policy(), args=make_config(), train_dataset=make_prompts(8))
+
+
+def test_the_off_policy_mask_is_that_of_trl():
+    generator = torch.Generator().manual_seed(0)
+    advantages = torch.randn(8, 1, generator=generator)
+    logps, sampled = torch.randn(2, 8, 5, generator=generator)
+    mask = torch.arange(5) < torch.randint(1, 6, (8, 1), generator=generator)
+    arguments = (advantages, logps, sampled, mask.long(), 0.2)
+    ours, theirs = (trainer.get_off_policy_mask(*arguments) for trainer in (GRPOTrainer, trl.GRPOTrainer))
+    assert torch.equal(ours, theirs.to(ours.dtype)) and 0 < ours.sum() < 8
