@@ -18,6 +18,7 @@ COMMANDS = {
     "chat": "talk to a model",
     "eval": "score models on held-out prompts",
     "report": "write an HTML page about a run",
+    "doctor": "print what an issue needs: versions, fast paths, what a run changed and what ended it",
     "estimate": "say how much memory a run takes in each process",
 }
 _MODULES = {"eval": "evaluate"}  # where a module's name is not the command's

@@ -58,9 +58,10 @@ NAMES = {
     "eval": ["a", "--dataset_name", "b"],
     "report": ["a"],
     "estimate": ["a"],
+    "doctor": [],
 }
 USAGES = [([], 2), (["--help"], 0), (["nonsense"], 2), (["--vers"], 2)]
-USAGES += [([command], 2) for command in NAMES] + [([command, "--help"], 0) for command in NAMES]
+USAGES += [([command], 2) for command in NAMES if NAMES[command]] + [([command, "--help"], 0) for command in NAMES]
 USAGES += [([command, *names, "--nonsense"], 2) for command, names in NAMES.items()]
 
 
@@ -114,6 +115,7 @@ def test_help_describes_each_option_and_names_its_default(command, monkeypatch):
         ("eval", "--sample=2"),
         ("report", "--out=page.html"),
         ("estimate", "--proc=2"),
+        ("doctor", "--mod=a"),
     ],
 )
 def test_a_flag_is_not_abbreviated(command, flag, capsys):

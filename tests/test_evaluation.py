@@ -139,7 +139,7 @@ def test_same_seed_same_result(folders, capsys):
     [
         ([], ["--reward_funcs", "--exact_match"]),
         (["--reward_funcs", "length", "--samples", "0"], ["samples", 0, 1]),
-        (["--reward_funcs", "length", "--reward_weights", "1", "2"], [1, 2, "weights"]),
+        (["--reward_funcs", "length", "--reward_weights", "1", "2"], ["reward_weights", 2, 1]),
         (["--exact_match", "nocol"], ["'exact_match'", "'nocol'"]),
         (["--exact_match", "--output", __file__], ["--output", __file__]),
         (["--exact_match", "--device", "cuda:77"], ["device", "'cuda:77'"]),

@@ -3,6 +3,7 @@
 
 trainer_state.json               the log history (at the end, and in every checkpoint)
 run.json                         algorithm and settings
+error.json                       the error that ended the run, if one did
 samples/early.jsonl, late.jsonl  a few completions of the first and of the last rollout
 health.jsonl                     messages of the health checks, one {"step", "rule", "message"} per line
 """
@@ -19,6 +20,7 @@ from ..atomic import whole_file
 RUN_FILE = "run.json"
 STATE_FILE = "trainer_state.json"
 HEALTH_FILE = "health.jsonl"
+ERROR_FILE = "error.json"
 COMPLETIONS_FOLDER, SAMPLES_FOLDER = "completions", "samples"
 EARLY, LATE = "early.jsonl", "late.jsonl"
 NUM_SAMPLES = 6

@@ -313,7 +313,8 @@ def _one_each(what: str, values: Any, count: int, default: Any) -> list[Any]:
     values = list(values) if isinstance(values, (list, tuple)) or hasattr(values, "tolist") else [values]
     if len(values) != count:
         raise RewardError(
-            f"{what} has {len(values)} entries for {count} reward functions. Give one for each function."
+            f"The number of {what} ({len(values)}) must match the number of reward functions ({count}). Give one for "
+            "each function."
         )
     return values
 

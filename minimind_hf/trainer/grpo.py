@@ -72,7 +72,7 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
     def __init__(
         self,
         model: str | PreTrainedModel,
-        reward_funcs: str | Callable | PreTrainedModel | Sequence,
+        reward_funcs: str | Callable | PreTrainedModel | Sequence | None = None,
         args: GRPOConfig | None = None,
         train_dataset: datasets.Dataset | Sequence[dict] | None = None,
         eval_dataset: datasets.Dataset | Sequence[dict] | dict[str, datasets.Dataset] | None = None,
@@ -87,6 +87,8 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
         environment_factory: Any = None,
         rollout_engine: RolloutEngine | None = None,
     ):
+        if reward_funcs is None:
+            raise ValueError("No reward source provided: reward_funcs is None. Pass at least one reward function.")
         refuse_objects(tools=tools, rollout_func=rollout_func, environment_factory=environment_factory)
         super().__init__(
             model,

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from ..algorithms import off_policy_mask
 from ..rewards.model import RewardModel
 from .steps import FourSteps
 
@@ -44,8 +45,36 @@ _SETTINGS = (
 """Settings that the trainer of trl has under the same name."""
 
 
+_OF_A_STEP = ("loss", "grad_norm", "learning_rate", "epoch", "step")
+"""What the Trainer adds to a log of training, and no summary of trl holds."""
+
+
 class TrlAttributes(FourSteps):
-    """Mixin of [`GRPOTrainer`]: the attributes of trl's trainer of that name."""
+    """Mixin of [`GRPOTrainer`]: the attributes of trl's trainer of that name, and its last record."""
+
+    _last_measured: dict[str, float] | None = None
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As in trl, the summary at the end holds what was measured since the log before; here, if that is nothing,
+        what the last log holds."""
+        if "train_loss" in logs and self._last_measured:
+            logs.update({name: value for name, value in self._last_measured.items() if name not in logs})
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self._last_measured = {name: value for name, value in logs.items() if name not in _OF_A_STEP}
+
+    @staticmethod
+    def get_off_policy_mask(
+        advantages: Tensor,
+        per_token_logps: Tensor,
+        sampling_per_token_logps: Tensor,
+        mask: Tensor,
+        off_policy_threshold: float,
+    ) -> Tensor:
+        """[`off_policy_mask`] under trl's name: of `(N, 1)` advantages, `(N, 1)`, 1 for completions that are kept."""
+        expanded = advantages.expand_as(mask)
+        kept = off_policy_mask(per_token_logps, sampling_per_token_logps, expanded, mask, off_policy_threshold)
+        return kept[:, :1].to(advantages.dtype)
 
     @property
     def reward_funcs(self) -> list[Callable | nn.Module]:

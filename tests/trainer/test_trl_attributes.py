@@ -102,3 +102,27 @@ def test_the_reference(make_trainer, make_config):
         peft_config=LoraConfig(target_modules=["q_proj"]),
     )  # fmt: skip
     assert with_adapters.ref_model is None  # adapters off is the reference, as in trl
+
+
+def test_the_last_record_holds_what_was_measured_last(make_trainer):
+    trainer = make_trainer(max_steps=2)
+    trainer.train()
+    *_, last, summary = trainer.state.log_history
+    assert "train_loss" in summary and "loss" in last and not {"loss", "grad_norm", "learning_rate"} & summary.keys()
+    for name in ("reward", "rewards/share_of_a/mean", "entropy", "policy_loss", "kl_ref"):
+        assert summary[name] == last[name]
+
+
+def test_a_trainer_without_rewards_is_refused(make_config):
+    with pytest.raises(ValueError, match="reward_funcs is None"):
+        GRPOTrainer(make_policy(), args=make_config(), train_dataset=make_prompts(8))
+
+
+def test_the_off_policy_mask_is_that_of_trl():
+    generator = torch.Generator().manual_seed(0)
+    advantages = torch.randn(8, 1, generator=generator)
+    logps, sampled = torch.randn(2, 8, 5, generator=generator)
+    mask = torch.arange(5) < torch.randint(1, 6, (8, 1), generator=generator)
+    arguments = (advantages, logps, sampled, mask.long(), 0.2)
+    ours, theirs = (trainer.get_off_policy_mask(*arguments) for trainer in (GRPOTrainer, trl.GRPOTrainer))
+    assert torch.equal(ours, theirs.to(ours.dtype)) and 0 < ours.sum() < 8

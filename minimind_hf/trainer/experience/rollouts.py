@@ -118,8 +118,8 @@ class Rollouts:
         remedy = "Lower max_completion_length."
         if completion < self._context:
             remedy = (
-                f"Set max_prompt_length to at most {self._context - completion}; longer prompts are cut on the left or "
-                "dropped (overlong_prompts)."
+                f"Set max_prompt_length to at most {self._context - completion}; longer prompts are cut on the left "
+                "or dropped (overlong_prompts)."
             )
         return (
             f"A prompt of {prompt} tokens and a completion of up to {completion} (max_completion_length) do not "

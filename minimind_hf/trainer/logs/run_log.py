@@ -4,8 +4,11 @@
 The report is made from these files; `reports/record.py` lists and reads them.
 """
 
+import json
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,16 @@ from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from ...atomic import whole_file
-from ...reports.record import COMPLETIONS_FOLDER, HEALTH_FILE, RUN_FILE, SAMPLES_FOLDER, STATE_FILE, write_json
+from ...reports.diagnosis import without_secrets
+from ...reports.record import (
+    COMPLETIONS_FOLDER,
+    ERROR_FILE,
+    HEALTH_FILE,
+    RUN_FILE,
+    SAMPLES_FOLDER,
+    STATE_FILE,
+    write_json,
+)
 from ..experience.experience import Experience
 from ..settings.base import RLConfig
 from .completions import CompletionLog, SampleLog, print_debug
@@ -61,7 +73,8 @@ class RunLog(TrainerCallback):
             return
         if not args.health and state.global_step == 0:
             (self._folder / HEALTH_FILE).unlink(missing_ok=True)  # from an earlier run in this folder
-        write_json(self._folder / RUN_FILE, self._describe())
+        (self._folder / ERROR_FILE).unlink(missing_ok=True)  # from the run before
+        write_json(self._folder / RUN_FILE, {**self._describe(), "changed": changed_settings(args)})
 
     def on_step_end(self, args, state, control, **kwargs):
         """The last steps are logged too where logging_steps would leave them out."""
@@ -109,6 +122,8 @@ class RunLog(TrainerCallback):
         """As `_end`, after an error: a second error is only logged, so that the user sees the first one."""
         try:
             self._end(state)
+            if self._accelerator.is_main_process and self._folder.is_dir():
+                write_json(self._folder / ERROR_FILE, described_error(error, state.global_step))
         except Exception as second:
             logger.error(
                 "After %s the record of the run could not be written to %s: %s: %s",
@@ -117,3 +132,25 @@ class RunLog(TrainerCallback):
                 type(second).__name__,
                 second,
             )
+
+
+def changed_settings(args: RLConfig) -> dict[str, Any]:
+    """The settings that are not at the default of their field, also those that follow from others; no secrets."""
+    values, changed = args.to_dict(), {}
+    for each in fields(args):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if (
+            each.name in values
+            and each.init
+            and values[each.name] not in (default, getattr(default, "value", default))
+        ):
+            changed[each.name] = values[each.name]
+    return json.loads(json.dumps(changed, default=str))
+
+
+def described_error(error: BaseException, step: int) -> dict[str, Any]:
+    """What `minimind-hf doctor` shows of an error: where it came from, innermost last, without local values."""
+    places = traceback.extract_tb(error.__traceback__)[-6:]
+    where = [f"{Path(place.filename).name}:{place.lineno} {place.name}" for place in places]
+    described = {"type": type(error).__name__, "message": str(error), "step": step, "where": where}
+    return without_secrets(described)

@@ -38,8 +38,8 @@ def level_notices(loss_type: str, level: str, aggregation: str) -> list[str]:
         ]
     if level == "sequence" and loss_type not in ("luspo", "vespo") and aggregation not in ("sequence", "sequence_sum"):
         return [
-            f"{_LEVEL}='sequence' with loss_type={loss_type!r} and loss_aggregation={aggregation!r}: the ratio is one "
-            "per completion, but tokens are summed, so long completions weigh more. GSPO has loss_type='grpo', with "
+            f"{_LEVEL}='sequence' with loss_type={loss_type!r} and loss_aggregation={aggregation!r} sums over tokens, "
+            "which weights each sequence by its completion length. GSPO has loss_type='grpo', with "
             "loss_aggregation='sequence'."
         ]
     return []
