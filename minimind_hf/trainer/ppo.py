@@ -2,7 +2,7 @@
 """PPO: a critic estimates a value for every token of a completion."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from .base import RLTrainer
 from .distributed.deepspeed import clip_deepspeed_gradients
 from .distributed.sharding import shards_weights, whole_weights
 from .experience.experience import Experience, split_experience
-from .experience.micro_batch import MicroBatch, mini_batch_rows, put_rows, select_rows
+from .experience.micro_batch import MicroBatch, fill_rows, mini_batch_rows, put_rows, select_rows
 from .experience.mismatch import correct_rollout, measure_mismatch
 from .metrics import Metrics, token_sum
 from .models.actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput
@@ -115,13 +115,13 @@ class PPOTrainer(RLTrainer):
         first_pass = mini_batch_rows(len(batch), self.args.mini_batch_size, seed, iteration=0)
         parts = [(rows, select_rows(batch, rows)) for rows in first_pass]
         with metrics.phase("values"):
-            batch.old_values = _filled(batch, parts, self._values)
+            batch.old_values = fill_rows(batch, parts, self._values)
         if self.reference is not None:
             with (
                 metrics.phase("reference"),
                 self.reference.scoring(self.model_wrapped, self.accelerator) as reference,
             ):
-                batch.ref_logps = _filled(batch, parts, lambda part: self._reference_logps(reference, part))
+                batch.ref_logps = fill_rows(batch, parts, lambda part: self._reference_logps(reference, part))
 
     def fill_buffer(self, numbers: Sequence[int]) -> None:
         self._keeps_forward = self._can_keep_forward()
@@ -340,13 +340,3 @@ class PPOTrainer(RLTrainer):
             super()._load_best_model()
             return
         self._actor_critic.load_saved(self.state.best_model_checkpoint)
-
-
-def _filled(batch: MicroBatch, parts: list[tuple[list[int], MicroBatch]], compute: Callable) -> Tensor:
-    """Computes a tensor for each part of a batch, and joins them into one of shape `(N, C)`."""
-    filled = None
-    for rows, part in parts:
-        computed = compute(part)
-        filled = computed.new_zeros(len(batch), batch.width) if filled is None else filled
-        put_rows(filled, rows, computed)
-    return filled

@@ -5,7 +5,7 @@ Tokens stay ragged on the host until a layout packs them (see `forward/token_bat
 shape `(N, C)` on the device, for N completions of at most C tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -109,6 +109,16 @@ def select_rows(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
 def put_rows(target: Tensor, rows: Sequence[int], source: Tensor) -> None:
     """Writes values computed for [`select_rows`] back to their rows in `target`, in place."""
     target[torch.tensor(rows, dtype=torch.long).to(target.device), : source.shape[1]] = source
+
+
+def fill_rows(batch: MicroBatch, parts: list[tuple[list[int], MicroBatch]], compute: Callable) -> Tensor:
+    """Computes a tensor for each part of a batch, and joins them into one of shape `(N, C)`."""
+    filled = None
+    for rows, part in parts:
+        computed = compute(part)
+        filled = computed.new_zeros(len(batch), batch.width) if filled is None else filled
+        put_rows(filled, rows, computed)
+    return filled
 
 
 def part_of(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
