@@ -1,4 +1,4 @@
-# What people do here. Everything runs in .venv, which is made on first use.
+# The commands for daily work. Everything runs in .venv, which is created on first use.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ install: $(VENV)/installed-dev
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# All that a run needs; the tests' packages are apart, as some of them are compiled where there is no wheel.
+# Everything that a run needs. The tests' packages are separate, because some of them compile where there is no wheel.
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): 2 GB with torch for CPUs, more with torch for GPUs; some minutes."
 	$(PYTHON) -m venv $(VENV)
@@ -21,19 +21,19 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
-# One thread: so small a model gains little from a second one, and on a busy machine waiting for it costs far more.
+# One thread: a model this small gains little from a second one, and on a busy machine waiting for it costs far more.
 demo demo-ppo: export OMP_NUM_THREADS ?= 1
 
-demo: $(VENV)/installed  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags on
+demo: $(VENV)/installed  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags
 	$(BIN)/python recipes/grpo.py $(DEMO_ARGS)
 
-demo-ppo: $(VENV)/installed  ## the same by PPO
+demo-ppo: $(VENV)/installed  ## the same with PPO
 	$(BIN)/python recipes/ppo.py $(DEMO_ARGS)
 
 test: install  ## the quick tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: install  ## and those that take longer
+test-all: install  ## all tests, including those marked slow
 	$(BIN)/python -m pytest
 
 test-sglang: install  ## with a real server; MINIMIND_HF_SGLANG_SERVE: a command that takes a model folder and a port

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: workloads, models, a description of the machine, and the JSON line at the end."""
+"""Shared by the benchmarks: workloads, models, a description of the machine, and the JSON line at the end."""
 
 import json
 import os
@@ -33,7 +33,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def make_model(workload: str, dtype: str = "float32", seed: int = 0) -> MiniMindForCausalLM:
-    """A MiniMind of random weights with the workload's size."""
+    """A MiniMind with random weights, in the workload's size."""
     shape = WORKLOADS[workload]
     torch.manual_seed(seed)
     config = MiniMindConfig(hidden_size=shape.hidden_size, num_hidden_layers=shape.num_layers)
@@ -63,7 +63,7 @@ def median(values: list[float]) -> float:
 
 
 def alternate(contestants: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Runs each contestant once to warm up, then all in turn, so that they share whatever else the machine does.
+    """Runs each contestant once to warm up, then all in turn, so that other load on the machine affects all alike.
 
     Args:
         contestants (`dict[str, Callable]`): Each returns its seconds.

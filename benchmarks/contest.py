@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers in processes of their own, which make a step each in turn.
+"""Runs trainers in separate processes, which take turns to make one step each.
 
-So the memory of each can be told apart, and they share whatever else the machine does.
+This keeps the memory of each apart, and other load on the machine affects all alike.
 """
 
 import multiprocessing
@@ -22,10 +22,10 @@ Maker = Callable[[str, "Phases"], Trainer]
 
 
 class Phases(dict):
-    """What the parts of a step took, by name, and whatever else the step is to answer with."""
+    """Seconds of the phases of a step by name, and anything else that the step reports."""
 
     def time(self, name: str, function: Callable) -> Callable:
-        """Returns the function with its seconds added up under a name."""
+        """Wraps a function so that its seconds add up under a name."""
 
         def run(*args, **kwargs):
             start = time.perf_counter()
@@ -38,7 +38,7 @@ class Phases(dict):
 
 
 class StepClock(TrainerCallback):
-    """Makes a step when told to, and answers with its seconds, its phases, and the peak memory so far."""
+    """Makes a step on request, and reports its seconds, its phases, and the peak memory so far."""
 
     def __init__(self, connection: Connection, phases: Phases):
         self.connection = connection
@@ -67,11 +67,11 @@ def contest(
     Args:
         makers (`dict[str, Callable]`): By side; called in its process with an output folder and the phases, returns a
             trainer of `repeats + 1` steps.
-        repeats (`int`), threads (`int`): How many steps are counted, and by how many threads.
+        repeats (`int`), threads (`int`): How many steps are counted, and with how many threads.
         environments (`dict[str, dict[str, str]]`, *optional*): By side, variables that its process starts with.
 
     Returns:
-        `dict[str, list[dict]]`: By side, what each counted step answered.
+        `dict[str, list[dict]]`: By side, the report of each counted step.
     """
     context = multiprocessing.get_context("spawn")
     ends, processes = {}, []

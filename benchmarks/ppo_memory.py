@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of LoRA PPO, whose policy, critic and reference share one base, against LoRA GRPO and against full PPO.
+"""Memory of LoRA PPO, whose policy, critic and reference share one base, compared with LoRA GRPO and full PPO.
 
     python benchmarks/ppo_memory.py --workload base
 
-Each side trains two steps on 2 prompts x 6 completions in one micro-batch, in a process of its own. `weights_mb` are
-all parameters held, those of the critic and the reference among them, `optimizer_mb` the optimizer's state, `peak_mb`
-the most resident memory beyond that of the process with its imports alone. glibc is told to give freed blocks back at
-once, so that what is resident is what is in use. The last line is one JSON object.
+Each side trains two steps on 2 prompts x 6 completions in one micro-batch, in a separate process. `weights_mb` is the
+size of all parameters held, including those of the critic and the reference, `optimizer_mb` is the optimizer's state,
+and `peak_mb` is the most resident memory beyond that of the process after its imports. glibc returns freed blocks at
+once here, so resident memory is memory in use. The last line is one JSON object.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def make_trainer(side: str, folder: str, workload: str, output_dir: str):
 
 
 def megabytes(tensors) -> float:
-    """Of the storages behind tensors, each counted once."""
+    """Size of the storages behind tensors, each counted once."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values()) / 2**20
 
@@ -61,7 +61,7 @@ def resident_mb(field: str) -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"/proc/self/status does not tell {field}; this benchmark needs Linux.")
+    raise RuntimeError(f"/proc/self/status has no {field}; this benchmark needs Linux.")
 
 
 def held_weights(trainer) -> list[torch.Tensor]:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second of the torch rollout engine, against `model.generate` and against what the machine could do.
+"""Tokens per second of the torch rollout engine, compared with `model.generate` and with the machine's limit.
 
     python benchmarks/rollout.py --workload chat --dtype float32 [--lengths longtail] [--repeats 5] [--threads 2]
 
-Both draw the same number of completions of the same lengths from the same model and prompts, in turn. Lengths are
-either all equal (`forced`) or long-tailed (`longtail`): a row ends when a random number of tokens has been drawn, a
-quarter of the limit on average, and one row runs to the limit.
+Both sample the same number of completions of the same lengths from the same model and prompts, in turn. Lengths are
+either all equal (`forced`) or long-tailed (`longtail`): a row ends after a random number of tokens, a quarter of the
+limit on average, and one row runs to the limit.
 
-How both are made to do so: `generate` stops a row by a `StoppingCriteria` (as for an EOS, it goes on computing the
-row until the last one ends), the engine by a subclass of its scheduler. Nothing else is different from use.
+`generate` stops a row with a `StoppingCriteria` (as after an EOS, it continues to compute the row until the last one
+ends), the engine with a subclass of its scheduler. Everything else is as in normal use.
 
-The roofline is the time for which no implementation of these products could do with less: for each step, the larger
-of the bytes of the weights over the bandwidth of reading memory and the products over the peak of this machine's
-matrix product, both measured here; plus the products of the prompts, once per group, over that peak.
+The roofline is a lower bound on the time of these products. For each step it is the larger of two times: reading the
+bytes of the weights at the bandwidth of memory, and the products at this machine's peak, both measured here. The
+products of the prompts, once per group, are added at that peak.
 """
 
 import argparse
@@ -42,7 +42,7 @@ NO_EOS = (-1,)
 
 
 def completion_lengths(kind: str, limit: int) -> list[int]:
-    """How long each completion is: the limit, or exponentially distributed with one that reaches it."""
+    """The length of each completion: the limit, or exponentially distributed with one that reaches it."""
     count = NUM_PROMPTS * NUM_GENERATIONS
     if kind == "forced":
         return [limit] * count
@@ -103,7 +103,7 @@ def run_generate(model, prompts, lengths: list[int]) -> float:
 
 def check_lengths(found: list[int], expected: list[int]) -> None:
     if found != expected:
-        raise RuntimeError(f"completions of lengths {found} instead of {expected}: the comparison would not be fair.")
+        raise RuntimeError(f"completions have lengths {found}, expected {expected}: the comparison would not be fair.")
 
 
 def fastest(function, repeats: int = 20) -> float:
@@ -116,13 +116,13 @@ def fastest(function, repeats: int = 20) -> float:
 
 
 def read_bandwidth() -> float:
-    """Bytes per second of summing up a buffer that no cache holds."""
+    """Bytes per second when summing a buffer that fits in no cache."""
     buffer = torch.ones(64 * 2**20, dtype=torch.int64)
     return buffer.nbytes / fastest(buffer.sum)
 
 
 def matrix_peak(dtype: torch.dtype) -> float:
-    """Floating-point operations per second of the fastest product there is here: large, square, in oneDNN's layout."""
+    """Floating-point operations per second of the fastest product here: large, square, in oneDNN's layout."""
     from minimind_hf.rollout.torch.packed_linear import PackedLinear
 
     size = 1024

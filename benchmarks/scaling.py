@@ -4,15 +4,15 @@
     python benchmarks/scaling.py --algorithm grpo
 
 MiniMind of hidden 512 x 8 layers, 2 prompts, completions of 64 tokens: G from 2 to 32 completions at prompts of 128
-tokens, then prompts from 64 to 2048 tokens at G = 6. Each setting runs in a process of its own.
+tokens, then prompts from 64 to 2048 tokens at G = 6. Each setting runs in a separate process.
 
-The tokens that have to be computed are those of each prompt once and those of its completions, `2 x (prompt + G x
-completion)`. Beside the seconds of each setting stands `growth`: how much longer its step takes than the smallest of
-its row, over how many more tokens it has. 1 is proportional to the tokens, below is better.
+A step has to compute each prompt once and all its completions: `2 x (prompt + G x completion)` tokens. `growth` says
+how much longer the step of a setting takes than the smallest of its row, divided by how many more tokens it has. 1 is
+proportional to the tokens, below 1 is better.
 
-A token's attention costs more the more it reads, so long prompts grow faster than their tokens whoever computes them:
-`growth_of_products` sets the seconds against the multiplications of the model's forward instead, those of attention
-among them. The last line is one JSON object with the largest of both.
+A token's attention costs more the more it reads, so with long prompts the time grows faster than the tokens in any
+implementation. `growth_of_products` therefore divides by the multiplications of the model's forward, including those
+of attention. The last line is one JSON object with the largest of both.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def measure(folder: str, prompt_length: int, num_generations: int, args: argpars
 
 
 def products(prompt_length: int, num_generations: int) -> int:
-    """Multiplications of a forward: weights with tokens, and queries with what they read (keys, then values)."""
+    """Multiplications of a forward: weights with tokens, and queries with the keys and values that they read."""
     config = MiniMindConfig(hidden_size=HIDDEN_SIZE, num_hidden_layers=NUM_LAYERS)
     width = config.num_attention_heads * config.head_dim
     key_width = config.num_key_value_heads * config.head_dim

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds and peak memory of one step, against trl's GRPOTrainer or against our own.
+"""Seconds and peak memory of one step, compared with trl's GRPOTrainer or our own.
 
     python benchmarks/step_time.py --workload chat --dtype float32
     python benchmarks/step_time.py --workload chat --algorithm ppo --peer grpo
 
 Both trainers make whole steps (rollout, scoring, reference, update) on the same weights, prompts, rewards and loss
-settings, each in a process of its own, in turn. 2 prompts x 6 completions in one micro-batch, beta 0.1. The weights
-are random and the learning rate is 0, so completions run to their full length but for a chance of 1 in 6400 per token.
-Each runs as its users have it: `import minimind_hf` switches on torch's huge pages, which trl's process gets with
-`--peer_huge_pages` only.
+settings, each in a separate process, in turn. 2 prompts x 6 completions in one micro-batch, beta 0.1. The weights are
+random and the learning rate is 0, so completions run to their full length except for a chance of 1 in 6400 per token.
+Each side runs the way its users run it: `import minimind_hf` switches on torch's huge pages, which trl's process gets
+only with `--peer_huge_pages`.
 
-trl has no PPO trainer any more, so PPO is compared with GRPO: a step adds the critic's values and its update, one
-pass. Against our own GRPOTrainer both draw the same completions, which is checked. `cpu_ratio` compares seconds of
-the processor, which depend less on what else the machine does than those of the clock. The last line is one JSON
-object.
+trl no longer has a PPO trainer, so PPO is compared with GRPO: a step adds the critic's values and its update, one
+pass. Against our own GRPOTrainer both sample the same completions, and this is checked. `cpu_ratio` compares seconds
+of CPU time, which depend less than wall-clock seconds on other load on the machine. The last line is one JSON object.
 """
 
 import argparse
@@ -62,7 +61,7 @@ def variety(completion_ids, **kwargs) -> list[float]:
 
 
 def settings(shape: Workload, dtype: str, num_generations: int, steps: int, output_dir: str) -> dict:
-    """What every trainer is told."""
+    """The settings of every trainer."""
     return {
         "output_dir": output_dir,
         "use_cpu": not torch.cuda.is_available(),
@@ -90,7 +89,7 @@ def make_trainer(
     output_dir: str,
     phases: Phases,
 ) -> Trainer:
-    """Returns a trainer of the kind `trl`, `grpo` or `ppo` that keeps time of its phases."""
+    """Returns a trainer of the kind `trl`, `grpo` or `ppo` that times its phases."""
 
     def reward(completion_ids, **kwargs):
         phases["completions"] = hash(tuple(map(tuple, completion_ids)))
@@ -118,7 +117,7 @@ def make_trainer(
 def check_completions(answers: dict[str, list[Answer]]) -> None:
     ours, peer = ([step["completions"] for step in steps] for steps in answers.values())
     if ours != peer:
-        raise RuntimeError("The two trainers drew different completions, so their times cannot be compared.")
+        raise RuntimeError("The two trainers sampled different completions, so their times cannot be compared.")
 
 
 def summary(answers: dict[str, list[Answer]]) -> dict[str, float]:
@@ -137,7 +136,7 @@ def summary(answers: dict[str, list[Answer]]) -> dict[str, float]:
 
 
 def environment_of(args: argparse.Namespace) -> dict[str, str]:
-    """What the peer's process starts with: torch's own settings for trl, as its users have them."""
+    """The environment of the peer's process: torch's defaults for trl, as its users have them."""
     return {} if args.peer == "grpo" or args.peer_huge_pages else {"THP_MEM_ALLOC_ENABLE": "0"}
 
 

@@ -4,10 +4,11 @@
     python docs/check.py                  # all of them
     python docs/check.py --list           # what would be run, and what not and why
     python docs/check.py README.md        # one page
-    python docs/check.py --folder /tmp/scratch --start README.md:100   # goes on where it failed
+    python docs/check.py --folder /tmp/scratch --start README.md:100   # continues where it failed
 
 A command stands in a fenced block marked `bash`. Blocks are run in the order of the pages, each by one shell that
-stops at the first failure, in a copy of the repository. A block that was run before is not run again: README_zh.md
+stops at the first failure, in a copy of the repository. A Python block with a title is the file of that name, written
+there when its turn comes. A block that was run before is not run again: README_zh.md
 repeats README.md. What cannot be run everywhere is marked on the line before the block, and listed:
 
     <!-- docs-check: needs gpu -->
@@ -41,7 +42,7 @@ NEEDS = {
     "processes": "several processes, more than a small machine carries",
 }
 _MARK = re.compile(r"<!-- docs-check: needs ([\w, ]+) -->")
-_FENCE = re.compile(r"^```(\w*)\s*$")
+_FENCE = re.compile(r'^```(\w*)(?: title="([\w./-]+)")?\s*$')
 
 
 class PageError(ValueError):
@@ -57,12 +58,14 @@ class Block:
         line (`int`): Its first line there.
         text (`str`): The commands.
         needs (`tuple[str, ...]`): What it needs that not every machine has.
+        file (`str`, *optional*): The file that it is, instead of commands.
     """
 
     page: str
     line: int
     text: str
     needs: tuple[str, ...] = ()
+    file: str | None = None
 
     @property
     def place(self) -> str:
@@ -76,18 +79,18 @@ def find_blocks(page: str, text: str) -> Iterator[Block]:
         PageError: For an unknown need, a mark without a block, or a block that does not end.
     """
     needs: tuple[str, ...] = ()
-    language, start, lines = None, 0, []
+    language, title, start, lines = None, None, 0, []
     for number, line in enumerate(text.splitlines(), start=1):
         fence = _FENCE.match(line.strip())
         if language is not None:
             if fence and not fence.group(1):
-                if language == "bash":
-                    yield Block(page, start, "\n".join(lines), needs)
+                if language == "bash" or title:
+                    yield Block(page, start, "\n".join(lines), needs, title)
                 language, needs = None, ()
             else:
                 lines.append(line)
         elif fence:
-            language, start, lines = fence.group(1) or "text", number + 1, []
+            language, title, start, lines = fence.group(1) or "text", fence.group(2), number + 1, []
             if needs and language != "bash":
                 raise PageError(f"{page}:{number}: a docs-check mark before a block of {language}, not of bash.")
         elif mark := _MARK.match(line.strip()):
@@ -175,6 +178,9 @@ def run_block(block: Block, folder: Path, env: dict[str, str], log: Path) -> tup
         `tuple[bool, float]`: Whether it succeeded, and the seconds that it took.
     """
     start = time.perf_counter()
+    if block.file is not None:
+        (folder / block.file).write_text(block.text + "\n", encoding="utf-8")
+        return True, 0.0
     with log.open("w") as file:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
@@ -213,7 +219,8 @@ def plan(blocks: Sequence[Block], able: Sequence[str], start: str | None = None)
             reason = f"same as {seen[block.text]}"
         else:
             seen[block.text] = block.place
-            reason = f"before {start}" if len(planned) < first else None
+            # What comes later may need a file that stands before.
+            reason = f"before {start}" if len(planned) < first and block.file is None else None
         planned.append((block, reason))
     return planned
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the parts of the documentation that follow from the code.
+"""Writes the parts of the documentation that are generated from the code.
 
-    python docs/generate.py            # brings the pages up to date
-    python docs/generate.py --check    # fails if a page is not
+    python docs/generate.py            # updates the pages
+    python docs/generate.py --check    # fails if a page is out of date
 
-A page holds its text between `<!-- generated: NAME -->` and `<!-- end -->`.
+The generated text of a page is between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import re
@@ -19,47 +19,50 @@ import trl
 from transformers import TrainingArguments
 
 from minimind_hf import GRPOConfig
+from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
 from minimind_hf.health.rules import RULES, Rule
-from minimind_hf.trainer.settings.trl_fields import UnsupportedTrlFields, what_instead
+from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields, what_instead
 
 FOLDER = Path(__file__).parent
 
-# Where a field that is supported differs from trl, in more than its default, or needs a word.
+# Remarks on supported fields that differ from trl in more than their default, or need an explanation.
 REMARKS = {
     "activation_checkpointing": "the new name of `gradient_checkpointing`",
     "bf16": "`None` means off (trl: on, unless `fp16` is)",
     "gradient_checkpointing": "the old name of `activation_checkpointing`",
-    "lr_scheduler_kwargs": "of the default schedule; unset for every other",
+    "lr_scheduler_kwargs": "for the default schedule; unset for all others",
     "per_device_train_batch_size": "completions: 2 prompts x 6 (trl: 1 x 8)",
-    "use_bias_correction_kl": "without effect where `beta` is 0",
-    "remove_unused_columns": "`True` is refused: the columns are what rewards compare with",
+    "use_bias_correction_kl": "no effect if `beta` is 0",
+    "remove_unused_columns": "`True` is refused: rewards need the columns",
     "max_completion_length": "`None` is refused: a rollout needs a bound",
-    "temperature": "scored at the same temperature, as in trl",
-    "top_p": "below 1 is refused: the error says why",
-    "top_k": "above 0 is refused: the error says why",
-    "min_p": "above 0 is refused: the error says why",
-    "repetition_penalty": "other than 1 is refused: the error says why",
+    "temperature": "log-probabilities use the same temperature, as in trl",
+    "top_p": "below 1 is refused; the error says why",
+    "top_k": "above 0 is refused; the error says why",
+    "min_p": "above 0 is refused; the error says why",
+    "repetition_penalty": "other values than 1 are refused; the error says why",
     "generation_kwargs": "`temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_new_tokens`, "
-    "`eos_token_id`; others that change what is drawn are refused by name",
-    "epsilon_high": "for cispo the cap itself, unset 5.0 (trl: `epsilon`)",
-    "delta": "refused with cispo, and where it would undo the upper clip",
-    "scale_rewards": "population std (trl: sample std)",
+    "`eos_token_id`; other keys that change the sampling are refused by name",
+    "epsilon_high": "for cispo the cap itself, default 5.0 (trl: `epsilon`)",
+    "delta": "refused with cispo, and if it would undo the upper clip",
+    "scale_rewards": "population std (trl: sample std); default: that of the `advantage_estimator`",
     "multi_objective_aggregation": "population std (trl: sample std)",
-    "loss_type": "`cispo`, `grpo`, `dr_grpo`, `dapo`, `bnpo`; `sapo`, `luspo`, `vespo` are refused. `cispo` averages "
-    'over sequences; for trl\'s mean over tokens add `loss_aggregation="token"`',
-    "mask_truncated_completions": "masked completions count in no divisor (trl: in that of grpo and dr_grpo)",
-    "sync_ref_model": "in every mode; the reference is part of checkpoints; refused with adapters",
+    "loss_type": "all of trl's. `cispo` averages over sequences; for trl's mean over tokens, add "
+    '`loss_aggregation="token"`',
+    "importance_sampling_level": "also `sequence_token`, which was in trl's experimental GSPO-token trainer",
+    "use_adaptive_entropy": "a step without valid tokens leaves the weight as it is",
+    "mask_truncated_completions": "masked completions count in no divisor (trl: they do for grpo and dr_grpo)",
+    "sync_ref_model": "works in every mode; checkpoints contain the reference; refused with adapters",
     "entropy_coef": "the mean is over the tokens of the optimizer step (trl: of each micro-batch)",
     "reward_weights": "all 0 is refused",
-    "chat_template_kwargs": "they win over `thinking_ratio`",
-    "generation_batch_size": "given with `steps_per_generation` it must agree with it",
+    "chat_template_kwargs": "they override `thinking_ratio`",
+    "generation_batch_size": "must agree with `steps_per_generation` if both are set",
     "log_completions": "also written to `OUTPUT_DIR/completions` as jsonl",
     "auto_find_batch_size": "`True` is refused, as in trl",
     "label_smoothing_factor": "above 0 is refused: completions have no labels",
     "parallelism_config": "sequence parallelism is refused, as in trl",
 }
 _INHERITED_WITH_REMARK = ("auto_find_batch_size", "label_smoothing_factor", "parallelism_config")
-# Settled from other fields when a config is made: nothing that a user leaves at a default
+# Derived from other fields when a config is created, so not defaults that a user could keep
 FOLLOWING = ("generation_batch_size", "steps_per_generation")
 _NO_VALUE = object()
 
@@ -69,7 +72,7 @@ def _by_name(config: type) -> dict[str, Field]:
 
 
 def effective_defaults(config: type) -> dict[str, Any]:
-    """What holds where nothing is set: some defaults are decided only when a config is made."""
+    """Returns the effective defaults: some are decided only when a config is created."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # trl sets a deprecated field
         made = config(output_dir="run", use_cpu=True)
@@ -79,11 +82,13 @@ def effective_defaults(config: type) -> dict[str, Any]:
 
 
 def trl_fields() -> tuple[list[str], list[str], list[str]]:
-    """All fields of trl's GRPOConfig: those with a row of their own, those refused, those of transformers."""
-    unsupported = _by_name(UnsupportedTrlFields)
+    """Returns all fields of trl's GRPOConfig that have an effect: those with a row, refused, from transformers."""
+    unsupported = unsupported_fields(GRPOConfig)
     inherited, theirs, ours = map(effective_defaults, (TrainingArguments, trl.GRPOConfig, GRPOConfig))
     own, refused, others = [], [], []
     for name in _by_name(trl.GRPOConfig):
+        if name in fields_without_effect(GRPOConfig):
+            continue
         if name in unsupported:
             refused.append(name)
         elif name in _INHERITED_WITH_REMARK or not inherited.get(name, _NO_VALUE) == theirs[name] == ours[name]:
@@ -94,20 +99,22 @@ def trl_fields() -> tuple[list[str], list[str], list[str]]:
 
 
 def trl_table() -> str:
-    """Which field of trl's GRPOConfig means what here."""
+    """The table of trl's GRPOConfig fields and their meaning here."""
     own, refused, others = trl_fields()
     theirs, ours = effective_defaults(trl.GRPOConfig), effective_defaults(GRPOConfig)
-    unsupported = _by_name(UnsupportedTrlFields)
+    unsupported = unsupported_fields(GRPOConfig)
     supported = [(f"`{name}`", *_values(theirs[name], ours[name]), REMARKS.get(name, "")) for name in sorted(own)]
-    instead = [
-        (f"`{name}`", f"`{unsupported[name].default!r}`", what_instead(unsupported[name])) for name in sorted(refused)
-    ]
+    accepted = [(f"`{name}`", why) for name, (_, why) in sorted(fields_without_effect(GRPOConfig).items())]
+    instead = [(f"`{name}`", f"`{unsupported[name]!r}`", what_instead(name)) for name in sorted(refused)]
     return "\n\n".join(
         [
             "### Supported, with trl's meaning",
             _table(("field", "trl's default", "default here", "remark"), supported),
+            "### Accepted without effect",
+            "They change no number here; a value other than trl's default is said once at the start.",
+            _table(("field", "why"), accepted),
             "### Refused by name",
-            "trl's own default is accepted, so that files which spell it out work; any other value is an error.",
+            "trl's own default is accepted, so that files that set it explicitly work; any other value is an error.",
             _table(("field", "accepted", "what to use instead"), instead),
             "### As in transformers' TrainingArguments",
             ", ".join(f"`{name}`" for name in sorted(others)) + ".",
@@ -132,23 +139,47 @@ def health_rules() -> str:
 
 def _section(rule: Rule) -> str:
     remedies = "\n".join(f"- {remedy}" for remedy in rule.remedies)
-    return f"### {rule.title}\n\n`{rule.name}`. Said when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
+    return (
+        f"### {rule.title}\n\n`{rule.name}`. Reported when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
+    )
+
+
+def losses() -> str:
+    """The table of losses, from the table in the code."""
+    rows = []
+    for name, objective in OBJECTIVES.items():
+        paper = f"[{objective.paper}](https://arxiv.org/abs/{objective.arxiv})"
+        aggregation = f"`{objective.aggregation}`" + (", fixed" if objective.fixed_aggregation else "")
+        upper = "its distance from 1; default `epsilon`" if objective.clipped else "not used"
+        upper = "the largest ratio itself; default 5.0" if objective.caps_ratio else upper
+        rows.append((f"`{name}`", objective.summary, aggregation, upper, paper))
+    return _table(("`loss_type`", "what it is", "`loss_aggregation`", "`epsilon_high`", "source"), rows)
+
+
+def estimators() -> str:
+    """The table of advantage estimators, from the table in the code."""
+    rows = [
+        (f"`{name}`", row.summary, ", ".join(f"`{scale}`" for scale in row.scales) or "its own")
+        for name, row in ADVANTAGES.items()
+    ]
+    return _table(("`advantage_estimator`", "advantage of a completion", "`scale_rewards`"), rows)
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "algorithms.md": {"losses": losses, "estimators": estimators},
     "migrate-from-trl.md": {"trl-fields": trl_table},
     "troubleshooting.md": {"health-rules": health_rules},
 }
 
 
 def up_to_date(page: str) -> str:
-    """The text of a page with its generated parts as they should be."""
+    """Returns the text of a page with up-to-date generated parts."""
     text = (FOLDER / page).read_text(encoding="utf-8")
     for name, make in PARTS[page].items():
         start, end = f"<!-- generated: {name} -->", "<!-- end -->"
         pattern = re.compile(rf"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
         if not pattern.search(text):
-            raise ValueError(f"{page} has no part {name!r}. Put {start} and {end} where it belongs.")
+            raise ValueError(f"{page} has no part {name!r}. Put {start} and {end} where the part belongs.")
         part = f"{start}\n\n{make()}\n\n{end}"
         text = pattern.sub(lambda _, part=part: part, text, count=1)
     return text
@@ -158,7 +189,7 @@ def main(arguments: list[str]) -> int:
     stale = [page for page in PARTS if up_to_date(page) != (FOLDER / page).read_text(encoding="utf-8")]
     if arguments == ["--check"]:
         for page in stale:
-            print(f"docs/{page} is not up to date: run python docs/generate.py", file=sys.stderr)
+            print(f"docs/{page} is out of date: run python docs/generate.py", file=sys.stderr)
         return 1 if stale else 0
     for page in stale:
         (FOLDER / page).write_text(up_to_date(page), encoding="utf-8")

@@ -1,35 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reinforcement learning for MiniMind and every other causal LM of the Hugging Face ecosystem.
 
-Importing registers MiniMind with transformers' Auto classes. Everything else is imported when it is first used.
+Importing registers MiniMind with transformers' Auto classes. Everything else is imported when it is first used, torch
+and transformers too.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .models import (
-    MiniMindConfig,
-    MiniMindForCausalLM,
-    MiniMindForSequenceClassification,
-    MiniMindForTokenClassification,
-    MiniMindModel,
+from . import (
+    environment,  # noqa: F401 - first of all: torch reads its variables with its first tensor, and its end is the last
+    models,  # noqa: F401 - registers MiniMind
 )
 
 if TYPE_CHECKING:
     from .data import PromptDataset, load_prompts
+    from .models import (
+        MiniMindConfig,
+        MiniMindForCausalLM,
+        MiniMindForSequenceClassification,
+        MiniMindForTokenClassification,
+        MiniMindModel,
+    )
     from .rewards import RewardModel, RewardScorer
     from .rollout import Rollout, RolloutEngine, SamplingParams, ServerGoneError, SGLangEngine, TorchEngine
-    from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
+    from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig, RLTrainer
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "GRPOConfig": ".trainer",
     "GRPOTrainer": ".trainer",
+    "MiniMindConfig": ".models",
+    "MiniMindForCausalLM": ".models",
+    "MiniMindForSequenceClassification": ".models",
+    "MiniMindForTokenClassification": ".models",
+    "MiniMindModel": ".models",
     "PPOConfig": ".trainer",
     "PPOTrainer": ".trainer",
     "PromptDataset": ".data",
     "RLConfig": ".trainer",
+    "RLTrainer": ".trainer",
     "RewardModel": ".rewards",
     "RewardScorer": ".rewards",
     "Rollout": ".rollout",
@@ -53,6 +64,7 @@ __all__ = [
     "PPOTrainer",
     "PromptDataset",
     "RLConfig",
+    "RLTrainer",
     "RewardModel",
     "RewardScorer",
     "Rollout",

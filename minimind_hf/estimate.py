@@ -1,45 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a run takes in each process, from the shapes of the model alone.
+"""Estimates the memory of each process of a run, from the shapes of the model alone.
 
     policy, reference, critic   weights; adapters need no copy for the reference, and share their base with the critic
     optimizer                   AdamW: two float32 moments; with reduced precision under ZeRO a float32 copy too
     rollout                     a packed copy of the weights, and keys and values of the rows decoded at a time
-    update                      activations of what is computed at a time, a tile of logits, and the gradients of the
-                                passes before it; with a critic of its own, its activations and all gradients
-    libraries                   what torch and the others load when they are first used
+    update                      activations of one pass, a tile of logits, and the gradients of earlier passes; with a
+                                separate critic, also its activations and all gradients
+    libraries                   code and buffers that torch and other libraries load at first use
 
-What a mode shards is divided by the number of processes: ZeRO-1 the optimizer state, ZeRO-2 gradients too, ZeRO-3 and
-FSDP2 weights too (but the whole policy is gathered for a rollout). Rollout and update do not overlap, so the larger
-one counts. The constants were fitted to runs on a CPU; the table in docs/scaling.md says how well.
+Sharded state is divided by the number of processes: ZeRO-1 shards the optimizer, ZeRO-2 also gradients, ZeRO-3 and
+FSDP2 also weights (but the whole policy is gathered for a rollout). Rollout and update do not overlap, so the larger
+one counts. The constants were fitted to runs on a CPU; the table in docs/scaling.md compares estimates with
+measurements.
 """
 
 from dataclasses import dataclass, fields
+from typing import Annotated
+
+from .bounds import Bounds, Count, check_settings
 
 MODES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 ALGORITHMS = ("grpo", "ppo")
 DTYPES = {"float32": 4, "bfloat16": 2}
-# The configs' own, which the command takes where a flag is left out
-GRPO_SIZES = {"per_device_train_batch_size": 12, "num_generations": 6}
-PPO_SIZES = {"per_device_train_batch_size": 8, "num_generations": 1, "mini_batch_size": 2}
 _MOMENTS = 8  # bytes of AdamW's state per parameter
 _LOGITS_TILE = 32 * 2**20
 _LIBRARIES = 130 * 2**20
-# Vectors of hidden size that autograd keeps of a layer per token, beside those of attention and MLP.
+# Vectors of hidden size that autograd keeps per layer and token, in addition to those of attention and MLP.
 _HIDDEN_KEPT = 14
-# Share of policy's and critic's activations that is still there when most of the gradients are.
+# Share of the activations of policy and critic that still exists when most gradients do.
 _KEPT_AT_PEAK = 0.85
-# Tokens that GRPO computes at a time in one process on a CPU, in whole groups
+# Tokens that GRPO computes at a time in a single CPU process, in whole groups
 _CPU_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model decides its memory.
+    """The sizes of a model that determine its memory.
 
     Args:
-        parameters (`int`), layers (`int`), hidden (`int`), intermediate (`int`), vocab (`int`): Its sizes.
-        heads (`int`), kv_heads (`int`), head_dim (`int`): Of its attention.
-        embedding (`int`): Parameters of the embedding (tied with the head or not, once).
+        parameters (`int`), layers (`int`), hidden (`int`), intermediate (`int`), vocab (`int`): Sizes of the model.
+        heads (`int`), kv_heads (`int`), head_dim (`int`): Sizes of its attention.
+        embedding (`int`): Parameters of the embedding, counted once even if it is tied to the head.
     """
 
     parameters: int
@@ -55,46 +56,40 @@ class Shape:
 
 @dataclass(frozen=True)
 class Setting:
-    """A run.
+    """The settings of a run that determine its memory.
 
     Args:
         algorithm (`str`): `"grpo"` or `"ppo"`.
         mode (`str`): One of [`MODES`].
-        processes (`int`): How many.
-        dtype (`str`): Of weights and activations.
-        trained (`int`, *optional*): Parameters of the adapters; unset: all weights are trained.
+        processes (`int`): Number of processes.
+        dtype (`str`): Dtype of weights and activations.
+        trained (`int`, *optional*): Parameters of the adapters. Default: all weights are trained.
         reference (`bool`): Whether there is a KL penalty.
-        rows (`int`): Completions of a micro-batch of the update, by process: `per_device_train_batch_size` of GRPO,
+        rows (`int`): Completions per micro-batch of the update and process: `per_device_train_batch_size` of GRPO,
             `mini_batch_size` of PPO.
-        rollout_rows (`int`, *optional*): Completions decoded at a time; unset: `rows`.
+        rollout_rows (`int`, *optional*): Completions decoded at a time. Default: `rows`.
         group (`int`): `num_generations`.
-        prompt (`int`), completion (`int`): Tokens of each.
+        prompt (`int`), completion (`int`): Tokens of a prompt and of a completion.
         max_tokens (`int`, *optional*): `max_tokens_per_microbatch`.
-        on_cpu (`bool`): Where it runs.
+        on_cpu (`bool`): Whether the run is on a CPU.
     """
 
-    algorithm: str = "grpo"
-    mode: str = "ddp"
-    processes: int = 1
-    dtype: str = "float32"
-    trained: int | None = None
+    algorithm: Annotated[str, Bounds(choices=ALGORITHMS)] = "grpo"
+    mode: Annotated[str, Bounds(choices=MODES)] = "ddp"
+    processes: Count = 1
+    dtype: Annotated[str, Bounds(choices=tuple(DTYPES))] = "float32"
+    trained: Count | None = None
     reference: bool = True
-    rows: int = 12
-    rollout_rows: int | None = None
-    group: int = 6
-    prompt: int = 128
-    completion: int = 256
-    max_tokens: int | None = None
+    rows: Count = 12
+    rollout_rows: Count | None = None
+    group: Count = 6
+    prompt: Count = 128
+    completion: Count = 256
+    max_tokens: Count | None = None
     on_cpu: bool = False
 
     def __post_init__(self):
-        for name, choices in (("algorithm", ALGORITHMS), ("mode", MODES), ("dtype", tuple(DTYPES))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        for name in ("processes", "rows", "rollout_rows", "group", "prompt", "completion", "max_tokens", "trained"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """What is always there, and the largest of the phases."""
+        """Memory that is always in use, plus the largest phase."""
         standing = self.policy + self.reference + self.critic + self.optimizer + self.libraries
         return standing + max(self.rollout, self.update, self.gradients)
 
@@ -124,8 +119,8 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     """Estimates the memory of one process.
 
     Args:
-        shape ([`Shape`]): Of the policy.
-        setting ([`Setting`]): Of the run.
+        shape ([`Shape`]): Shape of the policy.
+        setting ([`Setting`]): Settings of the run.
 
     Returns:
         [`Estimate`]
@@ -170,7 +165,7 @@ def _update(shape: Shape, setting: Setting, size: int, own_critic: bool, gradien
         tokens = min(whole, max(group, _CPU_TOKENS // group * group))
     outputs = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim  # queries, output, keys, values
     per_token = _HIDDEN_KEPT * shape.hidden + 2 * outputs + 4 * shape.intermediate
-    if setting.trained is not None:  # what an adapter adds to each linear layer is kept beside it
+    if setting.trained is not None:  # the output of each adapter is kept in addition to that of its layer
         per_token += outputs + 2 * shape.intermediate + shape.hidden
     activations = shape.layers * tokens * per_token * size
     if own_critic:
@@ -179,16 +174,16 @@ def _update(shape: Shape, setting: Setting, size: int, own_critic: bool, gradien
 
 
 def _tokens(setting: Setting, rows: int) -> int:
-    """Of so many completions, each prompt once."""
+    """Tokens of this many completions, with each prompt counted once."""
     group = setting.group if setting.algorithm == "grpo" else 1
     return rows * setting.completion + -(-rows // group) * setting.prompt
 
 
 def shape_of(config) -> Shape:
-    """Reads the shape off a model's config.
+    """Reads the shape from a model's config.
 
     Args:
-        config (`PreTrainedConfig`): Of a causal LM.
+        config (`PreTrainedConfig`): Config of a causal LM.
     """
     import torch
     from transformers import AutoModelForCausalLM

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good models are on held-out prompts: the rewards of training, or exact matches, with confidence intervals.
+"""Evaluates models on held-out prompts: the rewards of training, or exact matches, with confidence intervals.
 
-Every model answers the same prompts under the same seed, so that two of them can be compared prompt by prompt.
-Completions of one prompt are no independent samples: they are averaged first, and the interval is one over prompts.
+Every model answers the same prompts with the same seed, so that two models can be compared prompt by prompt.
+Completions of one prompt are not independent samples: they are averaged first, and the interval is taken over prompts.
 """
 
 import math
@@ -10,60 +10,69 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
-from typing import Any
+from typing import Annotated, Any
 
 import datasets
 import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .algorithms import total_rewards
+from .bounds import Bounds, Count, Share, check_settings
 from .data import PromptDataset
-from .data.thinking_note import say_how_many_think
+from .data.prompts import say_how_many_think
+from .flags import flag
 from .forward.introspection import eos_token_ids
 from .reports.record import read_settings
 from .rewards import RewardScorer
+from .rewards.judging import judge, readable_completions
+from .rewards.rules import completion_text
 from .rewards.verifiable import exact_match_reward
 from .rollout import SamplingParams, TorchEngine, check_rollouts
 
 CONFIDENCE = 0.95
+_THINKING_RATIO = 0.9
 
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How prompts are answered.
+    """Settings of the answers; each one is a flag of `minimind-hf eval`.
 
     Args:
         samples (`int`): Completions per prompt.
-        temperature (`float`): Of sampling; 0 takes the likeliest token.
-        max_completion_length (`int`): Tokens after which a completion is cut.
+        temperature (`float`): Sampling temperature; 0 takes the most likely token.
+        max_completion_length (`int`): Maximum tokens per completion.
         thinking_ratio (`float`): Share of the prompts that open a thought.
-        seed (`int`): Of the sampling and of which prompts think.
+        seed (`int`): Seed of the sampling and of the choice of thinking prompts.
         batch_size (`int`): Prompts decoded at a time.
     """
 
-    samples: int = 1
-    temperature: float = 0.8
-    max_completion_length: int = 256
-    thinking_ratio: float = 0.9
-    seed: int = 0
-    batch_size: int = 64
+    samples: Count = flag(1, "completions per prompt (default %(default)s)", metavar="N")
+    temperature: Annotated[float, Bounds(at_least=0, remedy="0 always takes the most likely token.")] = flag(
+        0.8, "0: always the most likely token (default %(default)s)", metavar="T"
+    )
+    max_completion_length: Count = flag(256, "maximum tokens per completion (default %(default)s)", metavar="N")
+    thinking_ratio: Share = flag(
+        _THINKING_RATIO,
+        "share of the prompts that think (default: as in training, from the run.json of the models; else "
+        f"{_THINKING_RATIO})",
+        metavar="P",
+    )
+    seed: int = flag(0, "sampling seed (default %(default)s)", metavar="N")
+    batch_size: Count = flag(64, "prompts decoded at a time (default %(default)s)", metavar="N")
 
     def __post_init__(self):
-        for name in ("samples", "max_completion_length", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it is 0 (the likeliest token) or above.")
+        check_settings(self)
 
 
 def thinking_ratio_of(models: Sequence[str]) -> float:
-    """The share of thinking prompts that models were trained with, by the `run.json` of their runs.
+    """Returns the share of thinking prompts in the training of the models, from the `run.json` of their runs.
 
     Args:
-        models (`Sequence[str]`): Folders (of a run, or inside it) or names; those without a run have no say.
+        models (`Sequence[str]`): Folders (of a run, or inside it) or names; models without a run are ignored.
 
     Returns:
-        `float`: One share, since all models answer the same prompts; the default where no run tells.
+        `float`: One share, since all models answer the same prompts; the default if no run is found.
 
     Raises:
         ValueError: If the runs differ.
@@ -72,14 +81,14 @@ def thinking_ratio_of(models: Sequence[str]) -> float:
     if len(set(found.values())) > 1:
         told = ", ".join(f"{model} {ratio:g}" for model, ratio in found.items())
         raise ValueError(
-            f"The models were trained with different shares of thinking prompts ({told}), but are to be compared on "
-            "the same prompts. Say which: --thinking_ratio P."
+            f"The models were trained with different shares of thinking prompts ({told}), but must be compared on the "
+            "same prompts. Choose the share with --thinking_ratio P."
         )
     return next(iter(found.values()), EvalSettings.thinking_ratio)
 
 
 def _trained_ratio(model: Path) -> float | None:
-    """By the run whose folder the model is, or lies in, as checkpoints do."""
+    """Reads the share from the run whose folder is the model or its parent (for checkpoints)."""
     folders = (model, model.resolve().parent) if model.is_dir() else ()
     ratios = (read_settings(folder).get("thinking_ratio") for folder in folders)
     return next((ratio for ratio in ratios if ratio is not None), None)
@@ -92,7 +101,7 @@ class Estimate:
     Args:
         mean (`float`): The mean.
         low (`float`), high (`float`): Bounds of the interval.
-        prompts (`int`): Prompts that it is taken over: those to which the signal applies.
+        prompts (`int`): Number of prompts in the mean: those to which the signal applies.
     """
 
     mean: float
@@ -105,13 +114,13 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """The mean of independent values with the 95 % interval of the normal approximation.
+    """Returns the mean of independent values with a 95 % interval, by the normal approximation.
 
     Args:
-        values (`Sequence[float]`): One value per prompt; NaN is none.
+        values (`Sequence[float]`): One value per prompt; NaN is skipped.
 
     Returns:
-        [`Estimate`], or `None` if there is no value. Of a single value the interval is unbounded.
+        [`Estimate`], or `None` if there is no value. For a single value, the interval is unbounded.
     """
     known = [value for value in values if not math.isnan(value)]
     if not known:
@@ -124,10 +133,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 class ExactMatch:
-    """The reward `exact_match` against a column of any name.
+    """The reward `exact_match`, for a column with any name.
 
     Args:
-        column (`str`): The column.
+        column (`str`): Name of the column.
     """
 
     def __init__(self, column: str = "answer"):
@@ -137,18 +146,20 @@ class ExactMatch:
 
     def __call__(self, completions: list, **columns: Any) -> list[float | None]:
         if self.column not in columns:
-            raise ValueError(f"exact_match needs the column {self.column!r}; there are {sorted(columns)}.")
+            raise ValueError(
+                f"exact_match needs the column {self.column!r}; the columns are {sorted(columns)}. Name one of them."
+            )
         return exact_match_reward(completions, columns[self.column])
 
 
 @dataclass
 class Answers:
-    """What one model said and got.
+    """The answers of one model and their rewards.
 
     Args:
-        name (`str`): Of the model.
-        signals (`dict[str, list[float]]`): `reward`, the weighted sum, `rewards/NAME` of each signal, `tokens`
-            and `truncated`: one mean per prompt each.
+        name (`str`): Name of the model.
+        signals (`dict[str, list[float]]`): `reward`, the weighted sum, `rewards/NAME` for each signal, `tokens`
+            and `truncated`; each has one mean per prompt.
         completions (`list[dict]`): Prompt, completion and signals of every completion.
     """
 
@@ -166,18 +177,18 @@ def answer_prompts(
     settings: EvalSettings,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> Answers:
-    """Lets a model answer every prompt and scores the answers.
+    """Lets a model answer every prompt, and computes the rewards of the answers.
 
     Args:
-        name (`str`): Stands for the model in the result.
-        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): The model.
-        rows (`datasets.Dataset`): Prompts, with the columns that the rewards need.
-        scorer ([`RewardScorer`]): The rewards.
-        settings ([`EvalSettings`]): How prompts are answered.
+        name (`str`): Name of the model in the result.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): The model and its tokenizer.
+        rows (`datasets.Dataset`): Prompts, with the columns needed by the rewards.
+        scorer ([`RewardScorer`]): The reward functions.
+        settings ([`EvalSettings`]): Settings of the answers.
         on_progress (`Callable[[int], None]`): Called with the number of prompts done since the last call.
 
     Returns:
-        [`Answers`]: Scores per prompt.
+        [`Answers`]
     """
     prompts = PromptDataset(rows, tokenizer, thinking_ratio=settings.thinking_ratio, seed=settings.seed)
     say_how_many_think(prompts, settings.thinking_ratio)
@@ -197,30 +208,30 @@ def answer_prompts(
         )
         rollouts = engine.generate([prompt["prompt_ids"] for prompt in batch], settings.samples, sampling)
         check_rollouts(rollouts, len(batch) * settings.samples, model.get_input_embeddings().num_embeddings, engine)
-        scored, said = _score(batch, rollouts, tokenizer, scorer, settings.samples)
-        signals.append(scored)
-        completions += said
+        batch_signals, records = _judge_batch(batch, rollouts, tokenizer, scorer, settings.samples, ends)
+        signals.append(batch_signals)
+        completions += records
         on_progress(len(batch))
     return Answers(name, _by_prompt(torch.cat(signals), scorer, completions, settings.samples), completions)
 
 
-def _score(
-    batch: list[dict], rollouts: list, tokenizer: PreTrainedTokenizerBase, scorer: RewardScorer, samples: int
+def _judge_batch(
+    batch: list[dict],
+    rollouts: list,
+    tokenizer: PreTrainedTokenizerBase,
+    scorer: RewardScorer,
+    samples: int,
+    ends: Sequence[int],
 ) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    ids = [rollout.completion_ids for rollout in rollouts]
+    completions = readable_completions(batch, ids, tokenizer, ends)
+    signals = judge(scorer, batch, completions, ids)
     repeated = [prompt for prompt in batch for _ in range(samples)]
-    texts = tokenizer.batch_decode([rollout.completion_ids for rollout in rollouts], skip_special_tokens=True)
-    as_messages = not isinstance(batch[0]["prompt"], str)
-    signals = scorer(
-        [prompt["prompt"] for prompt in repeated],
-        [[{"role": "assistant", "content": text}] for text in texts] if as_messages else texts,
-        [rollout.completion_ids for rollout in rollouts],
-        {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]},
-    )
-    said = [
+    records = [
         {
             "index": prompt["index"],
             "prompt": prompt["prompt"],
-            "completion": text,
+            "completion": completion_text(completion),
             "tokens": len(rollout.completion_ids),
             "finish_reason": rollout.finish_reason,
             "signals": {
@@ -228,18 +239,17 @@ def _score(
                 for name, value in zip(scorer.names, row.tolist(), strict=True)
             },
         }
-        for prompt, text, rollout, row in zip(repeated, texts, rollouts, signals, strict=True)
+        for prompt, completion, rollout, row in zip(repeated, completions, rollouts, signals, strict=True)
     ]
-    return signals, said
+    return signals, records
 
 
 def _by_prompt(
     signals: torch.Tensor, scorer: RewardScorer, completions: list[dict], samples: int
 ) -> dict[str, list[float]]:
-    """Means over the completions of each prompt; NaN where a signal applies to none of them."""
+    """Means over the completions of each prompt; NaN if a signal applies to none of them."""
     per_prompt = signals.double().view(-1, samples, signals.shape[1])
-    weighted = per_prompt * scorer.weights.double()
-    reward = weighted.nansum(dim=2).masked_fill(per_prompt.isnan().all(dim=2), math.nan).nanmean(dim=1)
+    reward = total_rewards(signals.double(), scorer.weights.double(), samples).view(-1, samples).nanmean(dim=1)
     measured = {"reward": reward.tolist()}
     for i, name in enumerate(scorer.names):
         measured[f"rewards/{name}"] = per_prompt[:, :, i].nanmean(dim=1).tolist()
@@ -251,10 +261,10 @@ def _by_prompt(
 
 
 def summary(answers: Sequence[Answers]) -> list[dict[str, Any]]:
-    """Estimates of every signal, per model and, for all but the first, of the difference to the first.
+    """Returns the estimates of every signal for each model, and of the differences from the first model.
 
-    The difference is taken prompt by prompt, which leaves out how hard the prompts are: it can be clear where the
-    intervals of the models overlap.
+    Differences are taken prompt by prompt, which removes the difficulty of the prompts. So a difference can be clear
+    even if the intervals of the models overlap.
     """
     rows = []
     for name in answers[0].signals:
@@ -276,7 +286,7 @@ def _as_dict(value: Estimate | None) -> dict[str, float] | None:
 
 
 def as_table(answers: Sequence[Answers], title: str) -> Table:
-    """The estimates for people to read, a row per signal and model: `mean ± half the interval`, and the difference."""
+    """Returns the estimates as a table, a row per signal and model: `mean ± half the interval`, and the difference."""
     first = answers[0]
     caption = "mean ± 95 % confidence"
     table = Table(title=title)
@@ -285,7 +295,7 @@ def as_table(answers: Sequence[Answers], title: str) -> Table:
     table.add_column("mean", justify="right", no_wrap=True)
     if len(answers) > 1:
         table.add_column("difference", justify="right", no_wrap=True)
-        caption += f"; differences to {first.name} are taken prompt by prompt"
+        caption += f"; differences from {first.name} are taken prompt by prompt"
     table.caption = caption
     for name, start in first.signals.items():
         for one in answers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading a trained folder to use it, and telling the thought from the answer while text arrives."""
+"""Loads a trained folder for inference, and separates thought and answer while text arrives."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .paths import check_loadable
+from .paths import check_loadable, check_nothing_missing, check_tokenizer_files
 
 THINK_START, THINK_END = "<think>", "</think>"
 
@@ -16,32 +16,34 @@ THINK_START, THINK_END = "<think>", "</think>"
 def load_for_inference(
     path: str | Path, *, device: str | None = None, dtype: str = "auto", trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a model, or adapters on their base, and the tokenizer.
+    """Loads a model, or adapters with their base, and the tokenizer.
 
     Args:
-        path (`str` or `Path`): Folder or hub name.
-        device (`str`, *optional*): Where the model goes; unset, the first GPU if there is one.
-        dtype (`str`): `"auto"` for that of the saved weights, or `"float32"`, `"bfloat16"`, `"float16"`.
-        trust_remote_code (`bool`): Run code that the folder brings along.
+        path (`str` or `Path`): Folder or Hub name.
+        device (`str`, *optional*): Device of the model. Default: the first GPU, or the CPU if there is none.
+        dtype (`str`): `"auto"` for the dtype of the saved weights, or `"float32"`, `"bfloat16"`, `"float16"`.
+        trust_remote_code (`bool`): Run code from the folder.
 
     Returns:
         `tuple`: The model in evaluation mode, and its tokenizer.
 
     Raises:
-        ValueError: If it is a .pth file, or cannot be loaded.
+        ValueError: If the path is a .pth file, or cannot be loaded.
     """
     check_loadable(path)
+    check_tokenizer_files(path)
     device = usable_device(device)
     code = {"trust_remote_code": trust_remote_code}
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **code).to(device).eval()
-    return model, AutoTokenizer.from_pretrained(path, **code)
+    model, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **code)
+    check_nothing_missing(path, model, info)
+    return model.to(device).eval(), AutoTokenizer.from_pretrained(path, **code)
 
 
 def usable_device(device: str | None) -> str:
-    """The device to use; unset, the first GPU if there is one.
+    """Returns the device to use; by default the first GPU, or the CPU if there is none.
 
     Raises:
-        ValueError: If there is no such device here.
+        ValueError: If the device does not exist here.
     """
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,30 +51,30 @@ def usable_device(device: str | None) -> str:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"The device {device!r} cannot be used here ({reason}). Choose another, cpu say.") from error
+        raise ValueError(f"The device {device!r} cannot be used here ({reason}). Try another, such as cpu.") from error
     return device
 
 
 class Piece(NamedTuple):
-    """Some text, and whether it is thought."""
+    """A piece of text, and whether it belongs to a thought."""
 
     text: str
     is_thought: bool
 
 
 class ThoughtSplitter:
-    """Splits text that arrives in parts at `<think>` and `</think>`, tags themselves left out.
+    """Splits text that arrives in parts at `<think>` and `</think>`, and removes these tags.
 
     Args:
-        inside (`bool`): Whether the prompt has opened the thought already.
+        inside (`bool`): Whether the prompt already opens a thought.
     """
 
     def __init__(self, inside: bool = False):
         self._inside = inside
-        self._held = ""  # what may be the beginning of a tag
+        self._held = ""  # a possible beginning of a tag
 
     def feed(self, text: str) -> Iterator[Piece]:
-        """Yields what is certain by now."""
+        """Yields the pieces that are certain so far."""
         text = self._held + text
         while (position := text.find(self._tag)) >= 0:
             yield from self._piece(text[:position])
@@ -83,7 +85,7 @@ class ThoughtSplitter:
         yield from self._piece(text[: len(text) - keep])
 
     def end(self) -> Iterator[Piece]:
-        """Yields what was held back."""
+        """Yields the text that was held back."""
         held, self._held = self._held, ""
         yield from self._piece(held)
 

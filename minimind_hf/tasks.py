@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reasoning-gym's tasks: over a hundred procedurally generated problems, each with its own scorer.
+"""reasoning-gym's tasks: over a hundred kinds of procedurally generated problems, each with its own scorer.
 
-A task is named by a string, `reasoning_gym:NAME,size=500,difficulty=2,max_terms=3`: `size` problems, the levels of the
-task's curriculum up to `difficulty`, and any field of the task's own config; lists are written `operators=[+,-]`. A
-problem is a pure function of that string and its number, so that prompts carry no more than both and the scorer makes
-the problem anew. The package is optional (`pip install minimind-hf[reasoning-gym]`).
+A string names a task, `reasoning_gym:NAME,size=500,difficulty=2,max_terms=3`: `size` problems, the levels of the
+task's curriculum up to `difficulty`, and any field of the task's config; lists are written `operators=[+,-]`. A
+problem is a pure function of this string and its number, so prompts carry only these two and the scorer creates the
+problem again. The package is optional (`pip install minimind-hf[reasoning-gym]`).
 """
 
 import importlib
@@ -17,12 +17,12 @@ from typing import Any
 
 PREFIX = "reasoning_gym:"
 _HELD_OUT_SEED = (
-    1_000_003  # between the problems of the splits; those that occur in both are left out of the test split
+    1_000_003  # offset between the seeds of the splits; problems that occur in both are left out of the test split
 )
 
 
 class TaskError(ValueError):
-    """A task that cannot be made."""
+    """A task that cannot be created."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class TaskSpec:
     """A task of reasoning-gym.
 
     Args:
-        name (`str`): Its name there.
-        size (`int`): Problems of each split.
-        seed (`int`): Of the problems to train on.
-        difficulty (`int`, *optional*): Level of the task's curriculum; unset, its config's own values.
+        name (`str`): Name of the task in reasoning-gym.
+        size (`int`): Problems per split.
+        seed (`int`): Seed of the training problems.
+        difficulty (`int`, *optional*): Level of the task's curriculum. Default: the values of its config.
         system (`str`, *optional*): Name of one of reasoning-gym's system prompts.
         options (`tuple[tuple[str, Any], ...]`): Fields of its config.
     """
@@ -47,10 +47,10 @@ class TaskSpec:
 
 
 def parse_task(source: str) -> TaskSpec:
-    """Reads the string that names a task.
+    """Parses the string that names a task.
 
     Raises:
-        TaskError: If it is no such string.
+        TaskError: If the string does not name a task.
     """
     name, *pairs = _split(source.removeprefix(PREFIX), source)
     values: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def parse_task(source: str) -> TaskSpec:
 
 
 def _split(text: str, source: str) -> list[str]:
-    """Splits at the commas that stand in no list."""
+    """Splits at the commas outside lists."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "[{") - (character in "]}")
@@ -81,12 +81,12 @@ def _split(text: str, source: str) -> list[str]:
         if depth < 0:
             break
     if depth != 0:
-        raise TaskError(f"{source!r} does not name a task: its brackets do not pair. A list is written [A,B].")
+        raise TaskError(f"{source!r} does not name a task: its brackets do not match. Write a list as [A,B].")
     return parts
 
 
 def _value(text: str, source: str) -> Any:
-    """What a value stands for: JSON, or a list of bare words, or a word. Lists become tuples, which can be hashed."""
+    """Parses a value: JSON, a list of bare words, or a word. Lists become tuples, which are hashable."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -98,25 +98,27 @@ def _value(text: str, source: str) -> Any:
 
 def _hashable(value: Any, source: str) -> Any:
     if isinstance(value, dict):
-        raise TaskError(f"{source!r}: {value} is a mapping, which no option can be here. Use a task without it.")
+        raise TaskError(
+            f"{source!r}: {value} is a mapping, which is not supported as an option. Use a task without it."
+        )
     return tuple(_hashable(item, source) for item in value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=32)
 def make_task(spec: TaskSpec, held_out: bool = False) -> Any:
-    """Makes the problems of a split.
+    """Creates the problems of a split.
 
     Returns:
-        A data set of reasoning-gym, in which problems are made when they are asked for.
+        A data set of reasoning-gym, which creates problems when they are accessed.
 
     Raises:
-        TaskError: If the package is not installed, or there is no such task, option or level.
+        TaskError: If the package is not installed, or the task, an option or the level does not exist.
     """
     gym = _package()
     if spec.name not in gym.factory.DATASETS:
         near = [name for name in sorted(gym.factory.DATASETS) if spec.name[:4] in name][:8]
         raise TaskError(
-            f"reasoning-gym has no task {spec.name!r}{f'; near it are {near}' if near else ''}. See "
+            f"reasoning-gym has no task {spec.name!r}{f'; similar names are {near}' if near else ''}. See "
             "reasoning_gym.factory.DATASETS for all of them."
         )
     known = {each.name: each for each in fields(gym.factory.DATASETS[spec.name][1])}
@@ -136,7 +138,7 @@ def make_task(spec: TaskSpec, held_out: bool = False) -> Any:
 
 
 def _fitting(option: Field, value: Any) -> Any:
-    """A list as the config has it: a list or a tuple, of its enumeration if it has one."""
+    """Converts a list to the type in the config: a list or a tuple, of enumeration members if it has them."""
     default = option.default_factory() if option.default_factory is not MISSING else option.default
     is_list = isinstance(default, list | tuple)
     if not isinstance(value, tuple):
@@ -154,7 +156,8 @@ def _difficulty(gym: ModuleType, spec: TaskSpec) -> dict[str, Any]:
         return {}
     if not gym.factory.has_curriculum(spec.name):
         raise TaskError(
-            f"The task {spec.name!r} has no curriculum, so no difficulty. Set fields of its config instead."
+            f"The task {spec.name!r} has no curriculum, so it takes no difficulty={spec.difficulty}. "
+            "Set fields of its config instead."
         )
     curriculum = gym.factory.create_curriculum(spec.name)
     for name, attribute in curriculum.attributes.items():
@@ -164,10 +167,10 @@ def _difficulty(gym: ModuleType, spec: TaskSpec) -> dict[str, Any]:
 
 
 def system_prompt(spec: TaskSpec) -> str | None:
-    """The text of the system prompt that the spec names.
+    """Returns the text of the system prompt named in the spec.
 
     Raises:
-        TaskError: If there is none of this name.
+        TaskError: If there is none with this name.
     """
     if spec.system is None:
         return None
@@ -178,13 +181,13 @@ def system_prompt(spec: TaskSpec) -> str | None:
 
 
 def score_answer(spec: TaskSpec, held_out: bool, index: int, answer: str) -> float:
-    """What the task's own scorer says of an answer to a problem."""
+    """Returns the reward that the task's own scorer gives to an answer."""
     task = make_task(spec, held_out)
     return float(task.score_answer(answer, task[index]))
 
 
 def extract_answer(text: str) -> str:
-    """What stands in the last `<answer>` block, else the whole text, stripped."""
+    """Returns the content of the last `<answer>` block, or else the whole text, stripped."""
     found = importlib.import_module("reasoning_gym.utils").extract_answer(text)
     return text.strip() if found is None else found
 

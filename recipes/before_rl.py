@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes before reinforcement learning share: arguments, loading, saving, the last line."""
+"""Shared by the recipes that come before reinforcement learning: arguments, loading, saving, the last line."""
 
 import json
 import sys
@@ -11,12 +11,15 @@ from typing import Any
 import datasets
 from common import model_init_kwargs
 from flags import explaining_evaluation, prepare_resume, separate_config, split_config
+from guarded import guarded
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 from minimind_hf.environment import only_cpu
-from minimind_hf.paths import check_model_path
+from minimind_hf.forward.generation_settings import make_generation_config_savable
+from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
+from minimind_hf.trainer.settings.checks import check_intervals
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
@@ -27,13 +30,13 @@ Encode = Callable[[Mapping[str, Any], int], dict[str, Any]]
 
 @dataclass
 class DataArguments:
-    """What to train on."""
+    """The data to train on."""
 
     dataset_name: str = field(metadata={"help": "A .jsonl, .json, .parquet or .csv file, a folder, or a hub name."})
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the data set."})
     dataset_train_split: str = field(default="train", metadata={"help": "Split to train on, e.g. 'train[:1000]'."})
     eval_dataset_name: str | None = field(
-        default=None, metadata={"help": "Data of evaluations (see eval_strategy). Unset: dataset_name."}
+        default=None, metadata={"help": "Data for evaluations (see eval_strategy). Unset: dataset_name."}
     )
     dataset_test_split: str | None = field(
         default=None, metadata={"help": "Split to evaluate on. Unset: 'train' of eval_dataset_name, else 'test'."}
@@ -44,9 +47,9 @@ class Recipe:
     """One run of a trl trainer on MiniMind's data, from arguments to the saved folder.
 
     Args:
-        name (`str`): Of the recipe, for its last line.
+        name (`str`): Name of the recipe, printed in its last line.
         config_class: Settings of the trainer.
-        arguments (`Sequence[str]`, *optional*): Command line; unset, that of the process.
+        arguments (`Sequence[str]`, *optional*): Command line. Unset: that of the process.
         data_class: Arguments about the data.
     """
 
@@ -65,8 +68,11 @@ class Recipe:
         parser.set_defaults_with_config(use_cpu=only_cpu())
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
         if self.model_config.model_name_or_path is None:
-            raise ValueError("There is no model to train. Give one by --model_name_or_path FOLDER.")
+            raise ValueError("There is no model to train. Give one with --model_name_or_path FOLDER.")
         check_model_path(self.model_config.model_name_or_path)
+        check_tokenizer_files(self.model_config.model_name_or_path)
+        check_intervals(self.args)
+        _check_max_length(self.args)
         prepare_resume(self.args)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             self.model_config.model_name_or_path, trust_remote_code=self._trusts_code
@@ -77,25 +83,39 @@ class Recipe:
         return bool(getattr(self.args, "trust_remote_code", False))
 
     def load_model(self, auto_class: Any, **kwargs: Any) -> PreTrainedModel:
-        """The model to start from, as the Auto classes see it."""
+        """Loads the model to start from with an Auto class."""
         options = model_init_kwargs(self.model_config) | (self.args.model_init_kwargs or {}) | kwargs
         options["trust_remote_code"] = self._trusts_code
         options.setdefault("dtype", "float32")
-        model = auto_class.from_pretrained(self.model_config.model_name_or_path, **options)
+        name = self.model_config.model_name_or_path
+        model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
+        check_nothing_missing(name, model, info, new_head="num_labels" in kwargs)
+        self._check_vocabulary(model)
         self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
+        make_generation_config_savable(model, self.tokenizer)
         return model
+
+    def _check_vocabulary(self, model: PreTrainedModel) -> None:
+        """The labels of ids that the model does not embed would be an index error within training."""
+        embedded = model.get_input_embeddings().num_embeddings
+        if len(self.tokenizer) > embedded:
+            raise ValueError(
+                f"The tokenizer of {self.model_config.model_name_or_path} has {len(self.tokenizer)} tokens, the model "
+                f"embeds {embedded}. Use the model's own tokenizer, or save the model again after "
+                "model.resize_token_embeddings(len(tokenizer))."
+            )
 
     def run(self, trainer_class: type[Trainer], model: PreTrainedModel, check: Check, encode: Encode) -> None:
         """Trains on the data, saves, and prints one JSON line.
 
         Args:
             trainer_class: One of trl's.
-            model (`PreTrainedModel`): What is trained.
-            check (`Callable`): Looks at a row before anything is encoded, and is told where it stands.
-            encode (`Callable`): Turns a row and its number into what the trainer takes.
+            model (`PreTrainedModel`): The model to train.
+            check (`Callable`): Checks a row, given with its place, before anything is encoded.
+            encode (`Callable`): Turns a row and its number into the columns that the trainer takes.
         """
         data = self._load_data(check, encode)
-        trainer = trainer_class(
+        trainer = guarded(trainer_class)(
             model=model,
             args=self.args,
             processing_class=self.tokenizer,
@@ -106,7 +126,7 @@ class Recipe:
         trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
         config = trainer.accelerator.unwrap_model(trainer.model).config
         if hasattr(config, ROUTER_LOGITS):
-            setattr(config, ROUTER_LOGITS, self._router_logits)  # trl switches them on for training
+            setattr(config, ROUTER_LOGITS, self._router_logits)  # trl switched them on for training
         trainer.save_model(self.args.output_dir)
         if self.args.push_to_hub:
             trainer.push_to_hub(dataset_name=self.data.dataset_name)
@@ -115,7 +135,7 @@ class Recipe:
             print(json.dumps(self._result(trainer, trained.training_loss)), flush=True)
 
     def _load_data(self, check: Check, encode: Encode) -> dict[str, datasets.Dataset]:
-        """Training and, if the settings ask for evaluations, evaluation data."""
+        """Loads training data and, if the settings ask for evaluations, evaluation data."""
         data = self.data
         sets = {"train_dataset": self._load(data.dataset_name, data.dataset_train_split, check, encode)}
         if self.args.eval_strategy != "no":
@@ -130,18 +150,20 @@ class Recipe:
         return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Encoding")
 
     def _check_what_is_left(self, trainer: Trainer, given: dict[str, datasets.Dataset]) -> None:
-        """trl leaves out the rows of which `max_length` leaves nothing to learn, at worst all of them."""
+        """trl drops rows in which `max_length` leaves nothing to learn, in the worst case all of them."""
         for name, before in given.items():
             kept, limit = len(getattr(trainer, name)), f"max_length={self.args.max_length}"
             if kept == 0:
                 raise ValueError(
-                    f"Nothing is left of the {len(before)} rows of the {name}: {limit} leaves none of them anything "
-                    "to learn. Raise --max_length, or give shorter rows."
+                    f"Nothing is left of the {len(before)} rows of the {name}: {limit} leaves nothing to learn "
+                    "in any of them. Raise --max_length, or give shorter rows."
                 )
             packs = getattr(self.args, "packing", False)  # several rows become one
             if kept < len(before) and not packs and trainer.is_world_process_zero():
                 print(
-                    f"{len(before) - kept} of the {len(before)} rows of the {name} are left out: {limit}", flush=True
+                    f"{len(before) - kept} of the {len(before)} rows of the {name} are dropped: {limit} leaves "
+                    "nothing to learn in them",
+                    flush=True,
                 )
 
     def _result(self, trainer: Trainer, train_loss: float) -> dict[str, Any]:
@@ -156,8 +178,14 @@ class Recipe:
         }
 
 
+def _check_max_length(args: TrainingArguments) -> None:
+    limit = getattr(args, "max_length", None)
+    if limit is not None and limit < 1:
+        raise ValueError(f"--max_length is {limit}, and a row needs at least 1 token. Raise it, or leave it out.")
+
+
 def _avoid_deprecated_default(parser: TrlParser, given: Sequence[str]) -> None:
-    """trl's default stands under a name that transformers warns of; where neither is given, the new name takes it."""
+    """Moves trl's default from a name that transformers warns about to the new name, unless either is given."""
     flags, config = split_config(given)
     if any("gradient_checkpointing" in name for name in (*flags, *config)):
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes share: arguments, what to train on, and what is left in the output folder at the end."""
+"""Shared by the recipes: arguments, the task to train on, and the files left in the output folder at the end."""
 
-import minimind_hf  # noqa: F401 - before whatever makes a tensor: see minimind_hf/environment.py
+import minimind_hf  # noqa: F401 - before anything creates a tensor: see minimind_hf/environment.py
 
 # isort: split
 import json
@@ -29,12 +29,12 @@ from minimind_hf.reports.record import STATE_FILE
 from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.checkpoints.card import model_card
 
-START_FOLDER = "supervised"  # inside the output folder: where reinforcement learning starts from in the embedded task
+START_FOLDER = "supervised"  # in the output folder: the model that the embedded task starts from
 
 
 @dataclass
 class ScriptArguments:
-    """What to train on. With neither a data set nor a model, the embedded task is run."""
+    """Data and rewards. With neither a data set nor a model, the embedded task runs."""
 
     dataset_name: str | None = field(
         default=None,
@@ -46,22 +46,22 @@ class ScriptArguments:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the data set."})
     dataset_train_split: str = field(default="train", metadata={"help": "Split to train on, e.g. 'train[:1000]'."})
     eval_dataset_name: str | None = field(
-        default=None, metadata={"help": "Prompts of evaluations (see eval_strategy). Unset: dataset_name."}
+        default=None, metadata={"help": "Prompts for evaluations (see eval_strategy). Unset: dataset_name."}
     )
     dataset_test_split: str | None = field(
         default=None, metadata={"help": "Split to evaluate on. Unset: 'train' of eval_dataset_name, else 'test'."}
     )
     question_column: str | None = field(
-        default=None, metadata={"help": "For data without prompts: the column of texts that become the user's turn."}
+        default=None, metadata={"help": "For data without prompts: the text column that becomes the user's turn."}
     )
     reward_funcs: list[str] | None = field(
         default=None,
         metadata={"help": "Names of built-in signals, 'module:name', 'file.py:name', and paths of reward models."},
     )
     reward_model_name_or_path: str | None = field(
-        default=None, metadata={"help": "A reward model, added to reward_funcs as the last one."}
+        default=None, metadata={"help": "A reward model, appended to reward_funcs."}
     )
-    sft_steps: int = field(default=400, metadata={"help": "Embedded task: supervised updates, at most."})
+    sft_steps: int = field(default=400, metadata={"help": "Embedded task: at most this many supervised updates."})
     sft_accuracy: float = field(
         default=0.45, metadata={"help": "Embedded task: share of right answers at which the supervised phase ends."}
     )
@@ -69,7 +69,7 @@ class ScriptArguments:
 
 @dataclass
 class Task:
-    """What a trainer is given.
+    """Everything that a trainer is made from.
 
     Args:
         model (`str`): Name or folder of the policy.
@@ -90,12 +90,12 @@ class Task:
 def parse_arguments(
     config_class: type[RLConfig], embedded_defaults: dict[str, Any], arguments: Sequence[str] | None = None
 ) -> tuple[ScriptArguments, RLConfig, ModelConfig]:
-    """Parses flags and the yaml file of `--config`; `embedded_defaults` hold where neither says otherwise."""
+    """Parses flags and the yaml file of `--config`; `embedded_defaults` are the defaults of the embedded task."""
     arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
     parser = TrlParser((ScriptArguments, config_class, ModelConfig))
     given = _given_names(parser, arguments)
     if not given & {"model_name_or_path", "dataset_name"}:
-        if given & {"reward_funcs", "reward_model_name_or_path"}:  # the weights are those of the task's own rewards
+        if given & {"reward_funcs", "reward_model_name_or_path"}:  # the weights belong to the task's rewards
             embedded_defaults = {name: value for name, value in embedded_defaults.items() if name != "reward_weights"}
         parser.set_defaults_with_config(**embedded_defaults)
     script, args, model = parser.parse_args_and_config(arguments)
@@ -106,7 +106,7 @@ def parse_arguments(
 
 
 def _given_names(parser: TrlParser, arguments: list[str]) -> set[str]:
-    """What of model, data and rewards is named by flags or the yaml file."""
+    """Which of model, data and rewards the flags or the yaml file name."""
     flags, settings = split_config(arguments)
     namespace, _ = parser.parse_known_args(flags)
     names = ("model_name_or_path", "dataset_name", "reward_funcs", "reward_model_name_or_path")
@@ -114,7 +114,7 @@ def _given_names(parser: TrlParser, arguments: list[str]) -> set[str]:
 
 
 def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) -> Task:
-    """Loads the prompts, or makes the embedded task; every process calls it.
+    """Loads the prompts, or builds the embedded task; every process calls it.
 
     Raises:
         ValueError: If only one of model and data set is given, there is no reward, or the model is a .pth file.
@@ -144,16 +144,16 @@ def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]
     path = model.model_name_or_path
     if path is None or script.dataset_name is None:
         raise ValueError(
-            f"model_name_or_path is {path!r} and dataset_name {script.dataset_name!r}: give both, or neither for the "
-            "embedded task."
+            f"model_name_or_path is {path!r} and dataset_name is {script.dataset_name!r}: give both, or neither for "
+            "the embedded task."
         )
     if not rewards:
-        raise ValueError("There is no reward. Give one or more, for example --reward_funcs length thinking format.")
+        raise ValueError("There is no reward. Name one or more, for example --reward_funcs length thinking format.")
     check_model_path(path)
 
 
 def model_init_kwargs(model: ModelConfig) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that the model's flags give."""
+    """Arguments for `from_pretrained` from the model's flags."""
     options = {
         "revision": model.model_revision,
         "dtype": model.dtype,
@@ -204,7 +204,7 @@ def finish(trainer: Trainer, task: Task) -> float | None:
     """Saves model, tokenizer, card, reward curve and report; every process calls it.
 
     Returns:
-        `float`, *optional*: The accuracy of what was saved, on the main process of the embedded task.
+        `float`, *optional*: The accuracy of the saved model, on the main process of the embedded task.
     """
     output_dir = trainer.args.output_dir
     trainer.save_model(output_dir)
@@ -232,7 +232,7 @@ def _write_report(trainer: Trainer, task: Task) -> None:
 
 
 def print_result(trainer: Trainer, algorithm: str, task: Task, accuracy_after: float | None, seconds: float) -> None:
-    """Prints what to do next and the recipe's last line, one JSON object, on the main process."""
+    """On the main process, prints what to do next and the recipe's last line, one JSON object."""
     if not trainer.is_world_process_zero():
         return
     is_embedded = task.dataset_name is None
@@ -251,7 +251,7 @@ def _next_steps(folder: str, is_embedded: bool) -> str:
 
 
 def _command_line_tool() -> str:
-    """As it can be typed here: the environment may not be activated, the package not installed."""
+    """The command as it works here: the environment may not be active, the package may not be installed."""
     beside = Path(sys.executable).with_name("minimind-hf")
     if shutil.which("minimind-hf"):
         return "minimind-hf"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preference training of a causal LM on MiniMind's data by trl's DPOTrainer.
+"""Preference training of a causal LM on MiniMind's data with trl's DPOTrainer.
 
     python recipes/dpo.py --model_name_or_path outputs/sft --dataset_name dpo.jsonl --output_dir outputs/dpo
 
-A row has `chosen` and `rejected`, two conversations that differ in their last message alone, or what follows a common
-`prompt`; the system message may bring `tools`. Any setting of trl's DPOConfig may be given by its flag or in the yaml
-file of --config.
+A row has `chosen` and `rejected`: two conversations that differ only in their last message, or two continuations of a
+common `prompt`. The system message may contain `tools`. Every setting of trl's DPOConfig works as a flag or in the
+yaml file of --config.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes do when they are given neither a model nor data: a small MiniMind learns to add.
+"""The task that the recipes run without a model and data: a small MiniMind learns to add.
 
-Everything is made on the spot: the tokenizer, the model and the sums. A supervised phase shows worked examples, their
-steps inside <think>, and ends when about half of the sampled answers are right; the rest is for reinforcement
-learning, which is told which steps and answers are right, not what they should be. The held-out sums occur in neither
-phase, nor do the same two numbers in the other order.
+Everything is built on the spot: the tokenizer, the model and the sums. A supervised phase shows worked examples, with
+their steps inside <think>, and ends when about half of the sampled answers are right. The rest is left to
+reinforcement learning, whose rewards say which steps and answers are right, not what they should be. The held-out sums
+occur in neither phase, nor do the same two numbers in the other order.
 
-Run as a script, it loads a folder in a process of its own and measures it on the held-out sums:
+Run as a script, this file loads a folder in a fresh process and measures it on the held-out sums:
 
     python recipes/embedded_task.py FOLDER
 """
@@ -36,8 +36,9 @@ from transformers import (
 )
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
+from minimind_hf.rewards.judging import readable_texts
 
-QUESTION = "27 + 35 = ?"  # one to try the result with
+QUESTION = "27 + 35 = ?"  # to try the result with
 TEMPERATURE = 0.8
 MAX_COMPLETION_LENGTH = 36  # a worked solution takes at most 28 tokens
 NUM_HELD_OUT = 512
@@ -74,7 +75,7 @@ class Sum:
 
     @property
     def steps(self) -> list[str]:
-        """The columns from the right. A carry is added in a step of its own, so that all look up the same table."""
+        """The columns from the right. A carry is added in a separate step, so all steps use the same table."""
         (tens_a, ones_a), (tens_b, ones_b) = divmod(self.a, 10), divmod(self.b, 10)
         ones, tens = ones_a + ones_b, tens_a + tens_b
         carry = [f"{tens}+1={tens + 1}"] if ones >= 10 else []
@@ -82,7 +83,7 @@ class Sum:
 
     @property
     def solution(self) -> str:
-        """What follows the opened <think>."""
+        """The text that follows the opened <think>."""
         return "\n".join([*self.steps, "</think>", "", self.answer])
 
 
@@ -129,7 +130,7 @@ REWARDS = [correct_answer, correct_steps]
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Trains a byte-level BPE with MiniMind's special tokens, in which every digit is a token of its own."""
+    """Trains a byte-level BPE with MiniMind's special tokens, in which every digit is a separate token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -166,7 +167,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase, seed: int) -> MiniMindForCaus
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,
-        initializer_range=hidden_size**-0.5,  # so narrow a model learns twice as fast with it as with 0.02
+        initializer_range=hidden_size**-0.5,  # a model this narrow learns twice as fast with it as with 0.02
     )
     return MiniMindForCausalLM(config)
 
@@ -176,14 +177,14 @@ def teach(
 ) -> None:
     """Shows worked examples until a share `enough` of sampled answers is right, or for `max_steps`.
 
-    A loop of its own, not a Trainer: it runs on the main process alone while the others wait, whatever launched them.
+    A plain loop, not a Trainer: it runs only on the main process while the others wait, however they were launched.
 
     Args:
         model (`PreTrainedModel`): Trained in place.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
         max_steps (`int`): Updates, of 32 examples each, at most.
         enough (`float`): Share of right answers, on training sums, at which to stop.
-        seed (`int`): Of the order of the examples.
+        seed (`int`): Seed of the order of the examples.
     """
     train, _ = split_sums()
     random.Random(seed).shuffle(train)
@@ -230,13 +231,13 @@ def _example(tokenizer: PreTrainedTokenizerBase, item: Sum) -> dict[str, list[in
 def sample(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sums: Sequence[Sum], samples_per_sum: int
 ) -> list[str]:
-    """Returns completions, `samples_per_sum` for each sum in turn; the same model gives the same ones."""
+    """Returns completions, `samples_per_sum` for each sum in turn; the same model gives the same completions."""
     prompts = PromptDataset(as_dataset(sums), tokenizer, thinking_ratio=1.0)
     engine = TorchEngine()
     engine.sync_weights(model, version=0)
     sampling = SamplingParams(MAX_COMPLETION_LENGTH, TEMPERATURE, (tokenizer.eos_token_id,), seed=0)
     rollouts = engine.generate([prompt["prompt_ids"] for prompt in prompts], samples_per_sum, sampling)
-    return tokenizer.batch_decode([rollout.completion_ids for rollout in rollouts], skip_special_tokens=True)
+    return readable_texts([rollout.completion_ids for rollout in rollouts], tokenizer)
 
 
 def measure(
@@ -252,7 +253,7 @@ def measure(
 
 
 def make_start(folder: Path, max_steps: int, enough: float, seed: int, device: str | torch.device) -> float:
-    """Makes a tokenizer and a model, teaches it halfway, and saves both.
+    """Builds a tokenizer and a model, teaches the model halfway, and saves both.
 
     Args:
         folder (`Path`): Where they are saved.
@@ -273,15 +274,15 @@ def make_start(folder: Path, max_steps: int, enough: float, seed: int, device: s
 
 
 def measure_in_fresh_process(folder: str | Path, device: str | torch.device) -> float:
-    """Loads a folder with the Auto classes in a process of its own, shows some answers, and returns the accuracy.
+    """Loads a folder with the Auto classes in a fresh process, prints some answers, and returns the accuracy.
 
     Raises:
-        RuntimeError: If the process fails, with the end of what it said.
+        RuntimeError: If the process fails, with the end of its output.
     """
     command = [sys.executable, __file__, str(folder), "--device", str(device)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"{folder} could not be loaded and asked in a fresh process:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{folder} could not be loaded and tested in a fresh process:\n{done.stderr[-2000:]}")
     *shown, result = done.stdout.splitlines()
     print("\n".join(shown), flush=True)
     return json.loads(result)["accuracy"]

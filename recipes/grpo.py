@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a causal LM by CISPO or GRPO.
+"""Trains a causal LM with CISPO or GRPO.
 
-Without arguments: a small MiniMind, made on the spot, learns two-digit addition in a few minutes on two CPU cores. Any
-setting may be changed by its flag.
+Without arguments, a small MiniMind that is built on the spot learns two-digit addition in a few minutes on two CPU
+cores. Every setting has a flag.
 
     python recipes/grpo.py
     python recipes/grpo.py --seed 1 --loss_type grpo --output_dir outputs/grpo_seed_1
 
-A model and prompts of your own, on one or several devices:
+With your own model and prompts, on one or several devices:
 
     python recipes/grpo.py --config recipes/grpo_minimind.yaml --model_name_or_path FOLDER --dataset_name rlaif.jsonl
     accelerate launch --config_file accelerate_configs/zero2.yaml recipes/grpo.py --config ...
 
-MiniMind's .pth becomes a folder first: minimind-hf convert full_sft_768.pth FOLDER --tokenizer TOKENIZER_FOLDER
+Convert MiniMind's .pth to a folder first: minimind-hf convert full_sft_768.pth FOLDER --tokenizer TOKENIZER_FOLDER
 
-Completions by an SGLang server instead of this process (docs/rollout-engines.md):
+With completions from an SGLang server instead of this process (docs/rollout-engines.md):
 
     python recipes/grpo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
 
-The output folder gets the model, its tokenizer, a model card, the reward curve and report.html. The last line of
-output is one JSON object; for the embedded task it has the accuracies on held-out prompts.
+The run saves the model, its tokenizer, a model card, the reward curve and report.html in the output folder. The last
+line of output is one JSON object; for the embedded task it contains the accuracies on held-out prompts.
 """
 
 import time
@@ -30,7 +30,7 @@ from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 
-# So small a model takes a thousand times the learning rate of a real one, and next to no anchor to where it started.
+# A model this small needs a thousand times the learning rate of a real one, and almost no KL penalty to its start.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/grpo",
     "max_steps": 200,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes an untrained MiniMind with a tokenizer trained on your texts: where a journey of one's own begins.
+"""Builds an untrained MiniMind with a tokenizer trained on your texts: the start of your own journey.
 
     python recipes/new_model.py FOLDER --corpus pretrain.jsonl sft.jsonl --vocab_size 1024
     python recipes/new_model.py FOLDER --tokenizer path/to/minimind/model --config hidden_size=768 num_hidden_layers=8
 
-The tokenizer is a byte-level BPE with MiniMind's special tokens at MiniMind's ids, digits one by one, and MiniMind's
-conversation format (recipes/journey/chat_template.jinja), tools and thinking included.
+The tokenizer is a byte-level BPE with MiniMind's special tokens at MiniMind's ids, one token per digit, and MiniMind's
+conversation format (recipes/journey/chat_template.jinja), including tools and thinking.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM
-from minimind_hf.cli import parse_config_values
+from minimind_hf.commands.convert import parse_config_values
 from minimind_hf.models.convert import check_overrides
 from minimind_hf.paths import check_model_path
 
@@ -33,8 +33,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     """Trains a byte-level BPE.
 
     Args:
-        texts (`Iterable[str]`): What to learn merges from.
-        vocab_size (`int`): Tokens, special ones and marks included; fewer if the texts give no more.
+        texts (`Iterable[str]`): Texts to learn merges from.
+        vocab_size (`int`): Tokens, including special ones and marks; fewer if the texts yield fewer.
 
     Returns:
         `PreTrainedTokenizerFast`: With MiniMind's special tokens and conversation format.
@@ -44,7 +44,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     """
     smallest = 256 + len(SPECIAL_TOKENS) + len(MARKS)
     if vocab_size < smallest:
-        raise ValueError(f"vocab_size is {vocab_size}; bytes, special tokens and marks alone are {smallest}.")
+        raise ValueError(f"vocab_size is {vocab_size}, but bytes, special tokens and marks need {smallest}.")
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -70,7 +70,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def read_texts(paths: Sequence[Path]) -> Iterator[str]:
-    """Every string value of jsonl files, whatever their format, and the names of the roles."""
+    """Yields every string value of jsonl files, whatever their format, and the names of the roles."""
     yield ROLES
     for path in paths:
         is_blank = True
@@ -88,7 +88,7 @@ def _parsed(line: bytes, where: str) -> Any:
     try:
         return json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: no JSON in UTF-8 ({error}). Correct or remove the line.") from error
+        raise ValueError(f"{where} is not valid JSON in UTF-8 ({error}). Correct or remove the line.") from error
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -102,14 +102,14 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def make_model(tokenizer: PreTrainedTokenizerBase, seed: int, **config: Any) -> MiniMindForCausalLM:
-    """An untrained MiniMind for a tokenizer; `config` goes to [`MiniMindConfig`]."""
+    """Builds an untrained MiniMind for a tokenizer; `config` goes to [`MiniMindConfig`]."""
     torch.manual_seed(seed)
     ends = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return MiniMindForCausalLM(MiniMindConfig(vocab_size=len(tokenizer), **ends | config))
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuses what would fail, or be lost, after the tokenizer has been trained."""
+    """Refuses options that would fail, or overwrite files, only after the tokenizer has been trained."""
     folder = options.folder
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder to write to.")
@@ -125,11 +125,11 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Makes an untrained MiniMind and its tokenizer.")
+    parser = argparse.ArgumentParser(description="Builds an untrained MiniMind and its tokenizer.")
     parser.add_argument("folder", type=Path)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--corpus", type=Path, nargs="+", help="jsonl files to train a tokenizer on")
-    source.add_argument("--tokenizer", help="folder or hub name of a tokenizer to use as it is")
+    source.add_argument("--tokenizer", help="folder or hub name of a tokenizer to use unchanged")
     parser.add_argument("--vocab_size", type=int, default=6400)
     parser.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help="values of MiniMindConfig")
     parser.add_argument("--seed", type=int, default=0)

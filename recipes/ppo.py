@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a causal LM by PPO, with a critic that starts from its weights.
+"""Trains a causal LM with PPO and a critic that starts from the policy's weights.
 
-Without arguments: a small MiniMind, made on the spot, learns two-digit addition in a few minutes on two CPU cores. Any
-setting may be changed by its flag.
+Without arguments, a small MiniMind that is built on the spot learns two-digit addition in a few minutes on two CPU
+cores. Every setting has a flag.
 
     python recipes/ppo.py
     python recipes/ppo.py --seed 1 --output_dir outputs/ppo_seed_1
 
-A model and prompts of your own, on one or several devices; with --use_peft the critic is one more adapter on the
+With your own model and prompts, on one or several devices; with --use_peft the critic is one more adapter on the
 policy's frozen base:
 
     python recipes/ppo.py --config recipes/ppo_minimind.yaml --model_name_or_path FOLDER --dataset_name rlaif.jsonl
     accelerate launch --config_file accelerate_configs/ddp.yaml recipes/ppo.py --config ...
 
-Completions by an SGLang server instead of this process (docs/rollout-engines.md):
+With completions from an SGLang server instead of this process (docs/rollout-engines.md):
 
     python recipes/ppo.py --rollout_engine sglang --sglang_base_url http://localhost:30000
 
-The output folder gets the policy, its tokenizer, a model card, the reward curve and report.html, its subfolder
-`critic` the critic. The last line of output is one JSON object; for the embedded task it has the accuracies on
-held-out prompts.
+The run saves the policy, its tokenizer, a model card, the reward curve and report.html in the output folder, and the
+critic in its subfolder `critic`. The last line of output is one JSON object; for the embedded task it contains the
+accuracies on held-out prompts.
 """
 
 import time
@@ -31,8 +31,8 @@ from transformers import Trainer
 
 from minimind_hf import PPOConfig, PPOTrainer
 
-# So small a model takes a thousand times the learning rates of a real one, and next to no anchor to where it started.
-# A solution earns 3 or 4 points. Values start near 0, and a quarter of that leaves them less far to go.
+# A model this small needs a thousand times the learning rates of a real one, and almost no KL penalty to its start.
+# A solution earns 3 or 4 points. Values start near 0, so a quarter of that leaves them less far to go.
 EMBEDDED_DEFAULTS = {
     "output_dir": "outputs/ppo",
     "max_steps": 720,
@@ -54,7 +54,7 @@ EMBEDDED_DEFAULTS = {
 
 
 def print_critic(trainer: Trainer, rollouts: int = 10) -> None:
-    """Prints what the critic explained of the returns, averaged over the last rollouts."""
+    """Prints how much of the returns' variance the critic explained, averaged over the last rollouts."""
     logged = [log["explained_variance"] for log in trainer.state.log_history if "explained_variance" in log]
     if logged and trainer.is_world_process_zero():
         last = logged[-rollouts:]

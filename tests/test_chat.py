@@ -64,6 +64,16 @@ def test_hidden_thought_is_kept_but_not_shown(make_chat):
     assert chat.messages[-1] == {"role": "assistant", "content": "two", "reasoning_content": "secret"}
 
 
+def test_tags_that_are_special_tokens_part_thought_and_answer(make_chat):
+    chat, _, shown = make_chat("<|im_start|>hm</think>two", "<tool_call>x", thinking=True, show_thinking=False)
+    chat.tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>", "<tool_call>"]})
+    assert chat.say("1+1?") == "two"
+    chat.settings = ChatSettings(thinking=False)
+    assert chat.say("call") == "<tool_call>x"
+    assert shown.getvalue() == "two\n<tool_call>x\n"
+    assert chat.messages[1] == {"role": "assistant", "content": "two", "reasoning_content": "hm"}
+
+
 def test_what_looks_like_markup_is_shown_as_it_is(make_chat):
     chat, _, shown = make_chat("[bold]x[/bold] [0]")
     chat.say("?")
@@ -131,6 +141,14 @@ def test_command_line_answers_and_repeats_itself(folder, capsys):
     assert capsys.readouterr().out == first and first.strip()
 
 
+def test_command_line_takes_prompts_and_switches_wherever_they_stand(folder, capsys):
+    arguments = ["--thinking", str(folder), "--max_new_tokens", "2", "--seed", "3", "--top-k", "1"]
+    assert main(["chat", "--prompt", "hi", "--prompt", "again", *arguments]) == 0
+    expected = capsys.readouterr().out
+    assert main(["chat", *arguments, "--prompt", "hi", "--prompt", "again"]) == 0
+    assert capsys.readouterr().out == expected
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -139,6 +157,9 @@ def test_command_line_answers_and_repeats_itself(folder, capsys):
         (["--temperature", "nan"], ["temperature", "nan"]),
         (["--top_p", "0"], ["top_p", 0.0]),
         (["--top_p", "7"], ["top_p", 7.0]),
+        (["--top_k", "-1"], ["top_k", -1]),
+        (["--min_p", "2"], ["min_p", 2.0]),
+        (["--repetition_penalty", "0"], ["repetition_penalty", 0.0]),
         (["--device", "cuda:77"], ["'cuda:77'"]),
     ],
 )

@@ -10,7 +10,8 @@ from naming import assert_names, raises_naming
 from transformers import AutoConfig
 
 import minimind_hf
-from minimind_hf.cli import main, parse_config_values
+from minimind_hf.cli import COMMANDS, main
+from minimind_hf.commands.convert import parse_config_values
 
 
 @pytest.fixture
@@ -51,7 +52,19 @@ def test_overwrite_is_asked_for(folder, tmp_path, capsys):
     assert main([*arguments, "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize("arguments, status", [([], 2), (["convert"], 2), (["--help"], 0), (["nonsense"], 2)])
+NAMES = {
+    "convert": ["a", "b"],
+    "chat": ["a"],
+    "eval": ["a", "--dataset_name", "b"],
+    "report": ["a"],
+    "estimate": ["a"],
+}
+USAGES = [([], 2), (["--help"], 0), (["nonsense"], 2), (["--vers"], 2)]
+USAGES += [([command], 2) for command in NAMES] + [([command, "--help"], 0) for command in NAMES]
+USAGES += [([command, *names, "--nonsense"], 2) for command, names in NAMES.items()]
+
+
+@pytest.mark.parametrize("arguments, status", USAGES)
 def test_usage(arguments, status, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -66,19 +79,58 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"minimind-hf {minimind_hf.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["chat", "eval", "estimate", "convert", "report"])
+def test_help_lists_all_commands(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert NAMES.keys() == COMMANDS.keys()
+    assert all(f"  {command}" in printed and said in printed for command, said in COMMANDS.items())
+
+
+@pytest.mark.parametrize("command", NAMES)
 def test_help_describes_each_option_and_names_its_default(command, monkeypatch):
     parsers = []
-    monkeypatch.setattr(
-        argparse.ArgumentParser, "parse_args", lambda self, arguments=None: parsers.append(self) or 1 / 0
-    )
-    with pytest.raises(ZeroDivisionError):
-        main([command])
-    [commands] = [action for action in parsers[0]._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in commands.choices[command]._actions:
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def note(self, arguments=None):
+        parsers.append(self)
+        return parse_args(self, arguments)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert parsers[-1].prog == f"minimind-hf {command}"
+    for action in parsers[-1]._actions:
         assert action.help, action
         if isinstance(action.default, int | float | str) and action.default not in (False, argparse.SUPPRESS):
             assert "default" in action.help, action
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("convert", "--over"),
+        ("chat", "--think"),
+        ("eval", "--sample=2"),
+        ("report", "--out=page.html"),
+        ("estimate", "--proc=2"),
+    ],
+)
+def test_a_flag_is_not_abbreviated(command, flag, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, *NAMES[command], flag])
+    assert stopped.value.code == 2
+    assert flag in capsys.readouterr().err
+
+
+def test_flags_may_stand_before_the_names(folder, tmp_path):
+    """A switch takes no value, and a flag of one value takes no second."""
+    back = tmp_path / "back"
+    arguments = ["--overwrite", str(folder), "--dtype", "bfloat16", str(back), "--config", "rope_theta=1e4"]
+    assert main(["convert", *arguments, "--config", "bos_token_id=3", "eos_token_id=4"]) == 0
+    config = AutoConfig.from_pretrained(back)
+    assert (config.dtype, config.bos_token_id, config.eos_token_id) == (torch.bfloat16, 3, 4)
+    assert config.rope_parameters["rope_theta"] == 1e4
 
 
 def test_config_values_are_json_or_text():

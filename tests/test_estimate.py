@@ -10,7 +10,7 @@ from peft import IA3Config, LoraConfig
 
 from minimind_hf import GRPOConfig, MiniMindConfig, PPOConfig
 from minimind_hf.cli import main
-from minimind_hf.estimate import GRPO_SIZES, PPO_SIZES, Setting, adapter_parameters, estimate, shape_of
+from minimind_hf.estimate import Setting, adapter_parameters, estimate, shape_of
 
 CONFIG = MiniMindConfig(
     vocab_size=6400, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2
@@ -69,10 +69,18 @@ def test_flags_mean_what_they_mean_in_the_configs(tmp_path, capsys):
     )
 
 
-def test_defaults_are_those_of_the_configs():
-    for config, sizes in ((GRPOConfig, GRPO_SIZES), (PPOConfig, PPO_SIZES)):
-        fields = config.__dataclass_fields__
-        assert {name: fields[name].default for name in sizes} == sizes
+@pytest.mark.parametrize(("algorithm", "config"), [("grpo", GRPOConfig), ("ppo", PPOConfig)])
+def test_defaults_are_those_of_the_configs(algorithm, config, tmp_path, capsys):
+    names = ["per_device_train_batch_size", "num_generations", "max_batch_rows", "max_completion_length"]
+    defaults = {name: getattr(config, name) for name in [*names, "mini_batch_size"] if hasattr(config, name)}
+    named = [
+        f"{name} {defaults[name]}" for name in defaults if name not in ("max_batch_rows", "max_completion_length")
+    ]
+    found = estimated(tmp_path, capsys, algorithm=algorithm)
+    assert found == estimated(tmp_path, capsys, algorithm=algorithm, **defaults)
+    main(["estimate", str(tmp_path), "--algorithm", algorithm])
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in named)
 
 
 @pytest.mark.parametrize(("setting", "measured"), MEASURED)

@@ -12,7 +12,16 @@ from rich.console import Console
 from tiny import make_policy, make_tokenizer
 
 from minimind_hf.cli import main
-from minimind_hf.evaluation import Answers, EvalSettings, ExactMatch, as_table, estimate, summary, thinking_ratio_of
+from minimind_hf.evaluation import (
+    Answers,
+    EvalSettings,
+    ExactMatch,
+    _by_prompt,
+    as_table,
+    estimate,
+    summary,
+    thinking_ratio_of,
+)
 from minimind_hf.rewards.builtin import built_in_reward
 
 
@@ -65,7 +74,9 @@ def test_exact_match_is_the_reward_of_that_name():
         score(completions=completions, answer=["1", "2", "3"])
 
 
-@pytest.mark.parametrize(("name", "value"), [("samples", 0), ("temperature", -0.1), ("batch_size", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("samples", 0), ("temperature", -0.1), ("batch_size", 0), ("thinking_ratio", 1.5)]
+)
 def test_settings_out_of_range(name, value):
     with raises_naming(ValueError, name, value):
         EvalSettings(**{name: value})
@@ -86,7 +97,7 @@ def run(folders, capsys, *flags: str) -> dict:
     data = ["--dataset_name", str(folders / "held_out.jsonl"), "--device", "cpu", "--max_completion_length", "6"]
     assert main(["eval", *models, *data, *flags]) == 0
     printed = capsys.readouterr().out
-    assert "model_1" in printed and "differences to model_0" in printed
+    assert "model_1" in printed and "differences from model_0" in " ".join(printed.split())
     return json.loads(printed.splitlines()[-1])
 
 
@@ -161,3 +172,17 @@ def test_a_later_model_that_fails(folders, capsys):
     (second / "model.safetensors").write_bytes(b"xx")
     assert main(["eval", first, str(second), "--exact_match", *arguments]) == 1
     assert_names(capsys.readouterr().err, second / "model.safetensors")
+
+
+def test_rows_without_their_weighted_reward_are_left_out():
+    class Scorer:
+        names = ["right", "length"]
+        weights = torch.tensor([1.0, 0.0])
+
+    nan = math.nan
+    signals = torch.tensor([[1.0, 5.0], [nan, 5.0], [0.5, nan], [nan, nan]])
+    said = [{"tokens": 1, "finish_reason": "stop"}] * 4
+    reward = _by_prompt(signals, Scorer, said, samples=1)["reward"]
+    assert reward[0] == 1.0 and reward[2] == 0.5  # a signal of weight 0 leaves nothing out
+    assert math.isnan(reward[1]) and math.isnan(reward[3])
+    assert estimate(reward).mean == 0.75

@@ -19,6 +19,8 @@ from minimind_hf import (
     RolloutEngine,
 )
 from minimind_hf.forward.logprobs import completion_scores
+from minimind_hf.trainer.experience.experience import Experience
+from minimind_hf.trainer.metrics import Metrics
 
 SPECIALS = ("<pad>", "<|im_start|>", "<|im_end|>")
 PAD, BOS, EOS = range(3)
@@ -127,6 +129,16 @@ class ScriptedEngine(RolloutEngine):
             )
         reason = "length" if truncated else "stop"
         return Rollout(ids, scores.logps[0].tolist(), reason, weights_version=self.version)
+
+
+def collected(trainer, count: int = 3, seed: int = 1, prompts: list[dict] | None = None) -> Experience:
+    """An experience with advantages, of the first prompts of a trainer's data set or of those given."""
+    prompts = prompts or [trainer.train_dataset[i] for i in range(count)]
+    experience = Experience(prompts, trainer.args.num_generations, seed, metrics=Metrics())
+    trainer.rollout(experience)
+    trainer.score(experience)
+    trainer.add_advantages(experience)
+    return experience
 
 
 def tiny_trainer(

@@ -1,52 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mathematics of GRPO, CISPO and PPO: pure functions of tensors, importing nothing of the project."""
+"""The mathematics of GRPO, CISPO, PPO and their relatives: pure functions of tensors.
+
+This package imports nothing else from the project. A new loss goes into `objectives`, with a row in the table there; a
+new advantage estimator goes into `advantages` in the same way. `losses` holds the code that all losses share, `ppo`
+and `gae` the code that only PPO needs.
+"""
 
 from .advantages import (
+    ADVANTAGES,
     MULTI_OBJECTIVE_AGGREGATIONS,
     SCALE_REWARDS,
+    Advantage,
     decoupled_advantages,
-    gae,
     group_advantages,
-    masked_whiten,
-    mean_var_from_moments,
-    moments,
-    token_rewards,
+    reinforce_baseline_advantages,
+    rloo_advantages,
     total_rewards,
     zero_variance_groups,
 )
 from .aggregation import LOSS_AGGREGATIONS, aggregate, loss_denominator
 from .correction import ROLLOUT_CORRECTIONS, correction_weights, sampling_mismatch
-from .loss_types import LOSS_TYPES, resolve_epsilon_high, resolve_loss_type
-from .losses import (
-    IMPORTANCE_SAMPLING_LEVELS,
-    cispo_token_loss,
-    explained_variance,
-    grpo_token_loss,
-    policy_loss,
-    ppo_policy_loss,
-    value_loss,
-)
+from .gae import gae, masked_whiten, mean_var_from_moments, moments, token_rewards
+from .loss_inputs import LossInputs
+from .losses import IMPORTANCE_SAMPLING_LEVELS, policy_loss
 from .masking import completion_mask, fill_masked, length_mask, masked_mean, masked_mean_var, masked_sum
-from .ratios import approx_kl, bounded_exp, clip_fraction, k3, sequence_log_ratio
+from .objectives import (
+    LOSS_TYPES,
+    OBJECTIVES,
+    LossSettings,
+    Objective,
+    cispo_token_loss,
+    grpo_token_loss,
+    resolve_epsilon_high,
+    resolve_loss_type,
+)
+from .ppo import explained_variance, ppo_policy_loss, value_loss
+from .ratios import approx_kl, bounded_exp, clip_fraction, k3, sequence_log_ratio, sequence_token_log_ratio
+from .soft_losses import sapo_token_loss, vespo_weights
 from .token_choice import entropy_bonus, entropy_threshold, high_entropy_mask, off_policy_mask
 
 __all__ = [
+    "ADVANTAGES",
     "IMPORTANCE_SAMPLING_LEVELS",
     "LOSS_AGGREGATIONS",
     "LOSS_TYPES",
     "MULTI_OBJECTIVE_AGGREGATIONS",
+    "OBJECTIVES",
     "ROLLOUT_CORRECTIONS",
     "SCALE_REWARDS",
+    "Advantage",
+    "LossInputs",
+    "LossSettings",
+    "Objective",
     "aggregate",
     "approx_kl",
     "bounded_exp",
     "cispo_token_loss",
     "clip_fraction",
     "completion_mask",
+    "correction_weights",
     "decoupled_advantages",
     "entropy_bonus",
     "entropy_threshold",
-    "correction_weights",
     "explained_variance",
     "fill_masked",
     "gae",
@@ -65,12 +80,17 @@ __all__ = [
     "off_policy_mask",
     "policy_loss",
     "ppo_policy_loss",
+    "reinforce_baseline_advantages",
     "resolve_epsilon_high",
     "resolve_loss_type",
-    "sequence_log_ratio",
+    "rloo_advantages",
     "sampling_mismatch",
+    "sapo_token_loss",
+    "sequence_log_ratio",
+    "sequence_token_log_ratio",
     "token_rewards",
     "total_rewards",
     "value_loss",
+    "vespo_weights",
     "zero_variance_groups",
 ]

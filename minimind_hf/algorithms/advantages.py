@@ -1,28 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rewards to advantages: group statistics (GRPO) and generalized advantage estimation (PPO).
+"""Advantages of completions: each completion is compared with the others for its prompt.
 
-Completions are prompt-major: completion i answers prompt `i // num_generations`. NaN in a signal stands for the
-`None` of a reward function, NaN in a total reward for a completion that is left out; both are meant and handled here,
-and no advantage is ever NaN. In a distributed run, the caller gathers the rewards of all ranks before calling.
+Completions are prompt-major: completion i answers prompt `i // num_generations`. NaN in a signal means that the reward
+function returned `None`; NaN in a total reward means that the completion is left out. Both are handled here, and an
+advantage is never NaN. In a distributed run, the caller gathers the rewards of all ranks first.
+
+A new estimator is a function and a row in `ADVANTAGES`. A custom one needs no row:
+`advantage_estimator="file.py:function"`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .masking import fill_masked, masked_mean_var, masked_sum, require_same_shape
+from .gae import masked_whiten
+from .masking import fill_masked, masked_mean_var
 
 SCALE_REWARDS = ("group", "batch", "none")
 MULTI_OBJECTIVE_AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 
 
 def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_generations: int) -> Tensor:
-    """Adds the weighted reward signals of each completion, leaving out those that were not scored.
+    """Adds the weighted reward signals of each completion, leaving out completions without a comparable reward.
 
-    A signal that is NaN for a whole group does not apply to that prompt and is skipped. A completion that has NaN in
-    a signal which scored another completion of its group cannot be compared with that one: it is left out, as is one
-    without any signal. A signal of weight 0 is for the log alone: its NaN leaves nothing out.
+    A signal that is NaN for a whole group does not apply to that prompt and is skipped. A completion whose signal is
+    NaN where another completion of its group has a value cannot be compared with it and is left out, as is a
+    completion without any signal. A signal with weight 0 is only logged: its NaN leaves nothing out.
 
     Args:
         signals (`Tensor` of shape `(N, F)`): One column for each reward function, NaN where it returned `None`.
@@ -33,23 +38,23 @@ def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_genera
         `Tensor` of shape `(N,)`: The total rewards, NaN for completions that are left out.
 
     Raises:
-        ValueError: If the shapes do not fit each other.
+        ValueError: If the shapes do not match.
     """
     weights = torch.as_tensor(weights, dtype=signals.dtype, device=signals.device)
     if signals.dim() != 2 or weights.shape != signals.shape[1:]:
         raise ValueError(
-            f"`signals` must have shape (completions, signals) and `weights` one entry for each signal, got "
+            f"`signals` must have shape (completions, signals) and `weights` one entry per signal, got "
             f"{tuple(signals.shape)} and {tuple(weights.shape)}."
         )
     _require_whole_groups(len(signals), num_generations)
-    unscored = signals.isnan() | (weights == 0)
-    by_group = unscored.view(-1, num_generations, signals.shape[1])
+    missing_reward = signals.isnan() | (weights == 0)
+    by_group = missing_reward.view(-1, num_generations, signals.shape[1])
     missing = by_group & ~by_group.all(dim=1, keepdim=True)
-    left_out = missing.any(dim=2).view(-1) | unscored.all(dim=1)
+    left_out = missing.any(dim=2).view(-1) | missing_reward.all(dim=1)
 
-    weighted = signals.masked_fill(unscored, 0.0) * weights
-    # Column by column, so that the order of the additions is the same in every row: completions with equal signals
-    # then have bitwise equal rewards, by which a group without any difference is recognised.
+    weighted = signals.masked_fill(missing_reward, 0.0) * weights
+    # Column by column, so that every row is added up in the same order: completions with equal signals then have
+    # bitwise equal rewards, which is how a group without any difference is recognised.
     total = signals.new_zeros(len(signals))
     for column in weighted.unbind(dim=1):
         total = total + column
@@ -57,25 +62,25 @@ def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_genera
 
 
 def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str = "group", eps: float = 1e-4) -> Tensor:
-    """Compares each completion with the others of its prompt: `(reward - mean) / (std + eps)`.
+    """Compares each completion with the others for its prompt: `(reward - mean) / (std + eps)`.
 
-    Mean and population std are those of the group ([GRPO](https://arxiv.org/abs/2402.03300)). A group whose remaining
-    rewards are all equal, or that has fewer than two of them, says nothing and gets exactly 0.
+    The mean and the population std are taken over the group ([GRPO](https://arxiv.org/abs/2402.03300)). A group with
+    fewer than two remaining rewards, or with all of them equal, carries no information and gets exactly 0.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
-            enters no statistic.
+            counts in no statistic.
         num_generations (`int`): Completions per prompt.
-        scale_rewards (`str`, *optional*, defaults to `"group"`): What the centred rewards are divided by: `"group"`,
-            the std of the group; `"batch"`, the std of all rewards; `"none"`, nothing, as
+        scale_rewards (`str`, *optional*, defaults to `"group"`): The divisor of the centred rewards: `"group"`, the
+            std of the group; `"batch"`, the std of all rewards; `"none"`, no division, as
             [Dr. GRPO](https://arxiv.org/abs/2503.20783) proposes.
         eps (`float`, *optional*, defaults to 1e-4): Added to the std.
 
     Returns:
-        `Tensor` of shape `(N,)`, of the dtype of `rewards`.
+        `Tensor` of shape `(N,)`, with the dtype of `rewards`.
 
     Raises:
-        ValueError: If the rewards are no whole number of groups or `scale_rewards` is unknown.
+        ValueError: If the rewards are not a whole number of groups, or `scale_rewards` is unknown.
     """
     if scale_rewards not in SCALE_REWARDS:
         raise ValueError(f"`scale_rewards` must be one of {', '.join(SCALE_REWARDS)}, got {scale_rewards!r}.")
@@ -101,11 +106,11 @@ def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str =
 def decoupled_advantages(
     signals: Tensor, weights: Tensor | Sequence[float], num_generations: int, eps: float = 1e-4
 ) -> Tensor:
-    """Compares the completions of a prompt signal by signal, adds up, and scales what comes out over the batch.
+    """Compares the completions of a prompt signal by signal, adds up, and normalizes the sums over the batch.
 
-    The [GDPO](https://arxiv.org/abs/2601.05242) way with several rewards: each signal is centred and divided by its
-    std within the group before it is weighed, so that one of a wide range does not drown the others. The sums are
-    centred and divided by their std over all completions. Stds are population stds.
+    This is how [GDPO](https://arxiv.org/abs/2601.05242) combines several rewards: each signal is centred and divided
+    by its std within the group before it is weighted, so that a signal with a wide range does not drown out the
+    others. The sums are then centred and divided by their std over all completions. All stds are population stds.
 
     Args:
         signals (`Tensor` of shape `(N, F)`): One column for each reward function, NaN where it returned `None`.
@@ -127,8 +132,63 @@ def decoupled_advantages(
     return fill_masked((total / unit - mean) / (variance.sqrt() + eps / unit), kept)
 
 
+def rloo_advantages(rewards: Tensor, num_generations: int) -> Tensor:
+    """Compares each completion with the mean of the others for its prompt: `reward - mean of the other G - 1`.
+
+    The leave-one-out baseline ([RLOO](https://arxiv.org/abs/2402.14740)) does not depend on the completion that it is
+    subtracted from, so the policy gradient stays unbiased.
+
+    Args:
+        rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
+            counts in no mean.
+        num_generations (`int`): Completions per prompt.
+
+    Returns:
+        `Tensor` of shape `(N,)`: 0 where no other completion of the prompt has a reward, and in groups whose rewards
+        are all equal.
+
+    Raises:
+        ValueError: If the rewards are not a whole number of groups.
+    """
+    centred, count = _centred(rewards, num_generations)
+    # With the mean m of all n: r - (n * m - r) / (n - 1) = (r - m) * n / (n - 1).
+    return (centred * count / (count - 1).clamp(min=1)).view(-1)
+
+
+def reinforce_baseline_advantages(rewards: Tensor, num_generations: int) -> Tensor:
+    """Compares each completion with the mean for its prompt, and whitens over the batch.
+
+    This is the baseline of [REINFORCE++](https://arxiv.org/abs/2501.03262): groups with larger differences keep larger
+    advantages, while the step does not depend on the scale of the rewards.
+
+    Args:
+        rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out. It gets 0 and
+            counts in no statistic.
+        num_generations (`int`): Completions per prompt.
+
+    Returns:
+        `Tensor` of shape `(N,)`, with mean 0 and population variance 1 over the kept completions, or all 0.
+
+    Raises:
+        ValueError: If the rewards are not a whole number of groups.
+    """
+    centred, _ = _centred(rewards, num_generations)
+    return masked_whiten(centred.view(-1), ~rewards.isnan())
+
+
+def _centred(rewards: Tensor, num_generations: int) -> tuple[Tensor, Tensor]:
+    """Rewards minus the mean of their group, `(P, G)`, and the number of kept rewards per group, `(P, 1)`."""
+    _require_whole_groups(len(rewards), num_generations)
+    grouped = rewards.view(-1, num_generations)
+    kept = ~grouped.isnan()
+    count = kept.sum(dim=1, keepdim=True)
+    values = fill_masked(grouped, kept)
+    centred = fill_masked(values - values.sum(dim=1, keepdim=True) / count.clamp(min=1), kept)
+    return fill_masked(centred, kept & ~_without_variance(grouped, kept)), count
+
+
 def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
-    """Tells the groups that give no gradient: all remaining rewards equal, or fewer than two of them.
+    """Marks the groups that give no gradient: all remaining rewards are equal, or fewer than two remain.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): Total rewards; NaN marks a completion that is left out.
@@ -143,116 +203,18 @@ def zero_variance_groups(rewards: Tensor, num_generations: int) -> Tensor:
     return _without_variance(grouped, kept).view(-1)
 
 
-def token_rewards(scores: Tensor, mask: Tensor) -> Tensor:
-    """Places the score of each completion on its last valid token.
-
-    Args:
-        scores (`Tensor` of shape `(N,)`): One score for each completion.
-        mask (`Tensor` of shape `(N, C)`): Valid tokens. A row without any receives no score.
-
-    Returns:
-        `Tensor` of shape `(N, C)`, of the dtype of `scores`, 0 everywhere else.
-    """
-    if scores.shape != mask.shape[:1]:
-        raise ValueError(f"`scores` has shape {tuple(scores.shape)}, the mask {tuple(mask.shape)}: one score a row.")
-    mask = mask.bool()
-    valid_from_here = mask.flip(1).cumsum(dim=1).flip(1)
-    return torch.where(mask & (valid_from_here == 1), scores[:, None], 0.0)
-
-
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation ([GAE](https://arxiv.org/abs/1506.02438)) over the valid tokens of each row.
-
-    `delta_t = r_t + gamma * V_next - V_t` and `A_t = delta_t + gamma * lam * A_next`, where "next" is the next valid
-    token of the row: slots outside the mask, at the end (padding) or in between (such as tool turns), never bootstrap,
-    and behind the last valid token there is nothing (value and advantage 0).
-
-    Args:
-        rewards (`Tensor` of shape `(N, C)`): Reward of each token.
-        values (`Tensor` of shape `(N, C)`): The critic's value at each token.
-        mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        gamma (`float`): Discount.
-        lam (`float`): Weight of the longer returns: 0 is the one-step error, 1 the whole return.
-
-    Returns:
-        `(advantages, returns)`, two `Tensor` of shape `(N, C)`: `returns = advantages + values`; both are 0 outside
-        the mask.
-    """
-    require_same_shape(mask, rewards=rewards, values=values)
-    mask = mask.bool()
-    values = fill_masked(values, mask)
-    delta = fill_masked(fill_masked(rewards, mask) + gamma * _next_valid(values, mask) - values, mask)
-    # A masked slot hands the advantage behind it on unchanged.
-    decay = torch.full_like(delta, gamma * lam).masked_fill(~mask, 1.0)
-    advantages = fill_masked(_reversed_linear_scan(delta, decay), mask)
-    return advantages, advantages + values
-
-
-def masked_whiten(
-    x: Tensor,
-    mask: Tensor,
-    eps: float = 1e-8,
-    mean: Tensor | float | None = None,
-    var: Tensor | float | None = None,
-) -> Tensor:
-    """Shifts and scales the valid values to mean 0 and population variance 1: `(x - mean) / sqrt(var + eps)`.
-
-    Args:
-        x (`Tensor`): Values.
-        mask (`Tensor` of the shape of `x`): Valid slots.
-        eps (`float`, *optional*, defaults to 1e-8): Added to the variance.
-        mean (`Tensor` or `float`, *optional*): Mean to use, where `x` is but a part of the data (see [`moments`]).
-        var (`Tensor` or `float`, *optional*): Population variance to use. Given with `mean`, or not at all.
-
-    Returns:
-        `Tensor` of the shape and dtype of `x`, 0 outside the mask.
-
-    Raises:
-        ValueError: If only one of `mean` and `var` is given.
-    """
-    if (mean is None) != (var is None):
-        raise ValueError("`mean` and `var` belong together: give both (of all ranks) or neither (of `x` alone).")
-    x = fill_masked(x, mask)
-    if mean is None:
-        mean, var = masked_mean_var(x, mask)
-    mean, var = (torch.as_tensor(moment, dtype=x.dtype, device=x.device) for moment in (mean, var))
-    return fill_masked((x - mean) * torch.rsqrt(var + eps), mask)
-
-
-def moments(x: Tensor, mask: Tensor) -> Tensor:
-    """Count, sum and sum of squares of the valid values, which add up over micro-batches and ranks.
-
-    Args:
-        x (`Tensor`): Values.
-        mask (`Tensor` of the shape of `x`): Valid slots.
-
-    Returns:
-        `Tensor` of shape `(3,)`, float64 (the difference of squares in [`mean_var_from_moments`] needs the digits).
-    """
-    x = x.detach().double()
-    return torch.stack([mask.bool().sum().double(), masked_sum(x, mask), masked_sum(x**2, mask)])
-
-
-def mean_var_from_moments(total: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population variance from the added [`moments`] of all parts; both 0 where nothing was counted."""
-    count, first, second = total.unbind()
-    count = count.clamp(min=1)
-    mean = first / count
-    return mean, (second / count - mean**2).clamp(min=0)
-
-
 def _require_whole_groups(num_completions: int, num_generations: int) -> None:
     if num_generations < 1 or num_completions % num_generations:
         raise ValueError(
-            f"{num_completions} completions are no whole number of groups of num_generations={num_generations}. "
+            f"{num_completions} completions are not a whole number of groups of num_generations={num_generations}. "
             "Pass all completions of every prompt together."
         )
 
 
 def _unit_of(values: Tensor, kept: Tensor, dim: int | None = None) -> Tensor:
-    """A power of two near the largest value of each group or of all, 1 for small ones.
+    """A power of two near the largest value of each group, or of all values; 1 if they are small.
 
-    Counted in it, squares and sums do not overflow; and since it is a power of two, no digit changes.
+    In this unit, squares and sums do not overflow. Dividing by a power of two changes no digit.
     """
     sizes = fill_masked(values, kept).abs()
     largest = sizes.amax() if dim is None else sizes.amax(dim=dim, keepdim=True)
@@ -261,7 +223,7 @@ def _unit_of(values: Tensor, kept: Tensor, dim: int | None = None) -> Tensor:
 
 
 def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:
-    """Whether fewer than two rewards of a group are kept, or all of them are equal, `(P, G)` -> `(P, 1)`."""
+    """Whether a group keeps fewer than two rewards, or all of them are equal, `(P, G)` -> `(P, 1)`."""
     # The mean of equal numbers need not be that number in floating point (0.1, six times), so the rewards themselves
     # are compared. With nothing kept, the highest is -inf and the lowest inf.
     highest = fill_masked(grouped, kept, -float("inf")).amax(dim=1, keepdim=True)
@@ -269,25 +231,31 @@ def _without_variance(grouped: Tensor, kept: Tensor) -> Tensor:
     return highest <= lowest
 
 
-def _next_valid(values: Tensor, mask: Tensor) -> Tensor:
-    """The value at the next valid slot behind each slot, 0 where there is none."""
-    width = mask.shape[1]
-    position = torch.arange(width, device=mask.device).expand_as(mask).masked_fill(~mask, width)
-    end = position.new_full((len(mask), 1), width)
-    following = torch.cat([position, end], dim=1)[:, 1:]
-    nearest = following.flip(1).cummin(dim=1).values.flip(1)
-    return torch.cat([values, values.new_zeros(len(values), 1)], dim=1).gather(1, nearest)
+@dataclass(frozen=True)
+class Advantage:
+    """A way to compare the completions of a prompt.
+
+    Args:
+        estimate (`Callable`): Takes rewards `(N,)`, NaN for completions that are left out, and the number of
+            completions per prompt; returns advantages `(N,)`. If `scales` is not empty, it also takes `scale_rewards`.
+        label (`str`): Its name in prose.
+        summary (`str`): The formula, for help and docs.
+        scales (`tuple[str, ...]`): Values of `scale_rewards` that it accepts, the default first. Empty: the estimator
+            sets its scale itself.
+    """
+
+    estimate: Callable[..., Tensor]
+    label: str
+    summary: str = ""
+    scales: tuple[str, ...] = ()
 
 
-def _reversed_linear_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """Solves `y_t = x_t + decay_t * y_{t+1}` from the back, by doubling the reach: log2(C) steps instead of C."""
-    reach = 1
-    while reach < x.shape[1]:
-        x = x + decay * _shifted_left(x, reach)
-        decay = decay * _shifted_left(decay, reach)
-        reach *= 2
-    return x
-
-
-def _shifted_left(x: Tensor, steps: int) -> Tensor:
-    return torch.nn.functional.pad(x[:, steps:], (0, steps))
+ADVANTAGES: dict[str, Advantage] = {
+    "group": Advantage(
+        group_advantages, "group-relative", "(reward - mean of the group) / std, see scale_rewards", SCALE_REWARDS
+    ),
+    "rloo": Advantage(rloo_advantages, "leave-one-out", "reward - mean of the others of the group"),
+    "reinforce_baseline": Advantage(
+        reinforce_baseline_advantages, "REINFORCE++-baseline", "reward - mean of the group, whitened over the batch"
+    ),
+}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From per-token losses to one loss, whatever the shape of the micro-batches.
 
-The divisor belongs to the whole optimizer step. The trainer adds `loss_denominator` of all micro-batches on all ranks,
-hands the sum to each `aggregate`, and the losses of the micro-batches then *add up* to the loss of the whole batch:
-1 x 8, 2 x 4 and 8 x 1 give the same gradient, except under `local_token`, whose means are those of micro-batches.
-(Where gradients are averaged over ranks, as DDP does, the loss is multiplied by the number of ranks as well.)
+The divisor belongs to the whole optimizer step. The trainer sums `loss_denominator` over all micro-batches on all
+ranks and passes the sum to each call of `aggregate`. The losses of the micro-batches then *add up* to the loss of the
+whole batch: 1 x 8, 2 x 4 and 8 x 1 give the same gradient, except under `local_token`, which averages within
+micro-batches. (If gradients are averaged over ranks, as in DDP, the loss must also be multiplied by the number of
+ranks.)
 """
 
 import torch
@@ -12,17 +13,17 @@ from torch import Tensor
 
 from .masking import fill_masked
 
-LOSS_AGGREGATIONS = ("sequence", "token", "constant", "local_token")
+LOSS_AGGREGATIONS = ("sequence", "token", "constant", "local_token", "sequence_sum")
 
 
 def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None = None) -> Tensor:
-    """What a batch adds to the divisor of the step. A row that is masked out as a whole adds nothing.
+    """The contribution of a batch to the divisor of the step. A fully masked row adds nothing.
 
     Args:
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        how (`str`): `"sequence"`: the number of rows with a valid token; `"token"`: the number of valid tokens;
-            `"constant"`: the number of rows with a valid token times `max_completion_length`; `"local_token"`: 1 for
-            a micro-batch with a valid token.
+        how (`str`): `"sequence"` and `"sequence_sum"`: the number of rows with a valid token; `"token"`: the number
+            of valid tokens; `"constant"`: the number of rows with a valid token times `max_completion_length`;
+            `"local_token"`: 1 for a micro-batch with a valid token.
         max_completion_length (`int`, *optional*): Needed for `"constant"`.
 
     Returns:
@@ -38,10 +39,10 @@ def loss_denominator(mask: Tensor, how: str, max_completion_length: int | None =
     if how == "local_token":
         return mask.any().long()
     sequences = mask.any(dim=1).sum()
-    if how == "sequence":
+    if how in ("sequence", "sequence_sum"):
         return sequences
     if max_completion_length is None:
-        raise ValueError('`how="constant"` divides by `max_completion_length`, which is None: pass it.')
+        raise ValueError('`how="constant"` divides by `max_completion_length`, which is None. Pass it.')
     return sequences * max_completion_length
 
 
@@ -56,21 +57,22 @@ def aggregate(
     """Adds up the per-token losses of a batch and divides them by the denominator of the step.
 
     Args:
-        per_token (`Tensor` of shape `(N, C)`): Loss of each token.
+        per_token (`Tensor` of shape `(N, C)`): Loss per token.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
         how (`str`, *optional*, defaults to `"sequence"`): `"sequence"`: mean over the tokens of each sequence, then
             over sequences ([GRPO](https://arxiv.org/abs/2402.03300)); `"token"`: mean over all tokens
-            ([DAPO](https://arxiv.org/abs/2503.14476)); `"constant"`: sum over tokens by a constant length
+            ([DAPO](https://arxiv.org/abs/2503.14476)); `"constant"`: sum over tokens divided by a constant length
             ([Dr. GRPO](https://arxiv.org/abs/2503.20783)); `"local_token"`: mean over the tokens of each micro-batch,
-            then over micro-batches (trl's `bnpo`).
+            then over micro-batches (trl's `bnpo`); `"sequence_sum"`: sum over the tokens of each sequence, then mean
+            over sequences ([LUSPO](https://arxiv.org/abs/2602.05261)).
         denominator (`Tensor` or `float`, *optional*): Sum of [`loss_denominator`] over all micro-batches and ranks of
-            the step; by default that of this batch alone.
+            the step. Default: that of this batch alone.
         max_completion_length (`int`, *optional*): Needed for `"constant"` when no denominator is given.
         local_tokens (`Tensor` or `float`, *optional*): For `"local_token"`: valid tokens of the micro-batch that this
-            batch is a part of; by default those of this batch alone.
+            batch is a part of. Default: those of this batch alone.
 
     Returns:
-        `Tensor`, scalar: 0, with a graph and zero gradients, where nothing is valid.
+        `Tensor`, scalar: 0, with a graph and zero gradients, if no token is valid.
 
     Raises:
         ValueError: If `how` is unknown, or `max_completion_length` is missing.

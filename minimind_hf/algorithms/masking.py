@@ -2,8 +2,8 @@
 """Which tokens count, and reductions over those that do.
 
 A mask is True (or 1) at the tokens that count. Every reduction here *replaces* the other slots before it computes
-anything: a slot may hold NaN or infinity and still reaches neither the value nor the gradient, which multiplying by
-the mask (`NaN * 0`) would not give. A reduction over nothing is 0 and still carries a graph.
+anything. So NaN or infinity in such a slot reaches neither the value nor the gradient; multiplying by the mask would
+not guarantee that (`NaN * 0`). A reduction over no tokens is 0 and still carries a graph.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from torch import Tensor
 def completion_mask(completion_ids: Tensor, eos_token_ids: int | Sequence[int] | Tensor) -> Tensor:
     """Marks the tokens of each completion up to and including its first EOS.
 
-    The padding id plays no part: many tokenizers pad with EOS, and a model may well sample the padding id.
-    A row without any EOS (a truncated completion) counts as a whole; where such rows are shorter than the tensor is
-    wide, combine with [`length_mask`].
+    The padding id is ignored: many tokenizers pad with EOS, and a model may sample the padding id. A row without EOS
+    (a truncated completion) counts in full. If such rows can be shorter than the tensor is wide, combine the mask with
+    [`length_mask`].
 
     Args:
         completion_ids (`Tensor` of shape `(N, C)`): Completion token ids.
@@ -46,30 +46,30 @@ def length_mask(lengths: Tensor, width: int) -> Tensor:
 
 
 def require_same_shape(mask: Tensor, **tensors: Tensor | None) -> None:
-    """Refuses tensors that would only fit the mask by broadcasting, which would silently count tokens twice.
+    """Refuses tensors that match the mask only by broadcasting, which would silently count tokens twice.
 
     Args:
-        mask (`Tensor`): The mask that gives the shape.
+        mask (`Tensor`): The mask with the expected shape.
         tensors (`Tensor` or `None`): Tensors by name; `None` is skipped.
 
     Raises:
-        ValueError: If a tensor has another shape than the mask.
+        ValueError: If a tensor and the mask have different shapes.
     """
     for name, tensor in tensors.items():
         if tensor is not None and tensor.shape != mask.shape:
             raise ValueError(
                 f"`{name}` has shape {tuple(tensor.shape)}, but the mask has shape {tuple(mask.shape)}. "
-                "Pass one value for each slot of the mask."
+                "Pass one value per slot of the mask."
             )
 
 
 def fill_masked(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
-    """Replaces the slots outside the mask; their gradient is exactly 0 whatever they held.
+    """Replaces the values outside the mask; their gradient is exactly 0, whatever they were.
 
     Args:
         x (`Tensor`): Values.
         mask (`Tensor` of the shape of `x`): Slots to keep.
-        value (`float`, *optional*, defaults to 0.0): What the other slots become.
+        value (`float`, *optional*, defaults to 0.0): Value of the other slots.
 
     Returns:
         `Tensor` of the shape and dtype of `x`.
@@ -79,12 +79,12 @@ def fill_masked(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
 
 
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Sum over the slots of the mask, of everything or along `dim`."""
+    """Sum over the slots of the mask, over everything or along `dim`."""
     return fill_masked(x, mask).sum(dim=dim)
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Mean over the slots of the mask, of everything or along `dim`; 0 where there are none."""
+    """Mean over the slots of the mask, over everything or along `dim`; 0 if there are none."""
     return masked_sum(x, mask, dim) / mask.bool().sum(dim=dim).clamp(min=1)
 
 
@@ -96,10 +96,10 @@ def masked_mean_var(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         mask (`Tensor` of the shape of `x`): Slots that count.
 
     Returns:
-        `(mean, variance)`, two scalars of the dtype of `x`; both 0 where the mask is empty.
+        `(mean, variance)`, two scalars with the dtype of `x`; both are 0 if the mask is empty.
     """
     x = fill_masked(x, mask)
     mean = masked_mean(x, mask)
-    # A second pass takes the rounding error out of the mean: equal values then have exactly that mean and variance 0.
+    # A second pass removes the rounding error of the mean: equal values then have exactly that mean and variance 0.
     mean = mean + masked_mean(x - mean, mask)
     return mean, masked_mean((x - mean) ** 2, mask)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probability ratios and the divergences estimated from them, one value a token, safe in float32.
+"""Probability ratios and divergence estimates per token, safe in float32.
 
-A log ratio is unbounded: a token that the reference finds certain and the policy has all but forgotten can have one
-of hundreds, and `exp` overflows float32 at 89. Nothing is cut off: the exponential goes on along its tangent, so that
-such a token still pulls, with a gradient that a clipped norm can handle.
+A log ratio is unbounded: if the reference is certain of a token that the policy has almost forgotten, it can reach
+hundreds, and `exp` overflows float32 at 89. Instead of cutting the exponential off, it is continued along its tangent:
+such a token still has a gradient, and gradient clipping can handle its size.
 """
 
 import math
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from .masking import masked_mean
 
-# exp(30) is 1e13: far beyond any ratio that still means something, while its square, which a gradient norm takes,
-# and the sum of millions of them stay within float32 (3e38).
+# exp(30) is 1e13, far beyond any meaningful ratio, yet its square (in a gradient norm) and the sum of millions of
+# squares still fit into float32 (3e38).
 EXP_LINEAR_FROM = 30.0
 
 
 def bounded_exp(x: Tensor) -> Tensor:
-    """`exp(x)` up to 30, beyond it the tangent at 30, so that value and gradient stay finite in float32.
+    """`exp(x)` up to 30, then its tangent at 30, so that value and gradient stay finite in float32.
 
     Args:
         x (`Tensor`): Log ratios.
@@ -31,30 +31,39 @@ def bounded_exp(x: Tensor) -> Tensor:
 
 
 def sequence_log_ratio(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor:
-    """The log ratio of a whole completion by its length: the mean of `new - old` over its valid tokens
+    """The log ratio of a whole completion divided by its length: the mean of `new - old` over its valid tokens
     ([GSPO](https://arxiv.org/abs/2507.18071)).
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy.
         old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
 
     Returns:
-        `Tensor` of shape `(N, C)`: The same for all tokens of a row.
+        `Tensor` of shape `(N, C)`: The same value for all tokens of a row.
     """
     return masked_mean(logps - old_logps, mask, dim=1)[:, None].expand_as(logps)
+
+
+def sequence_token_log_ratio(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor:
+    """[`sequence_log_ratio`] in value, each token's own log-probability in gradient: GSPO-token, equation (13) of
+    [GSPO](https://arxiv.org/abs/2507.18071), which lets the tokens of a completion have different advantages.
+
+    Args and returns as [`sequence_log_ratio`].
+    """
+    return sequence_log_ratio(logps.detach(), old_logps, mask) + (logps - logps.detach())
 
 
 def k3(logps: Tensor, ref_logps: Tensor) -> Tensor:
     """The k3 estimate of `KL(policy || reference)` for each token: `exp(d) - d - 1`, `d = ref - new`.
 
-    Unbiased for tokens sampled from the policy, and never negative
-    ([Schulman, Approximating KL Divergence](http://joschu.net/blog/kl-approx.html)). `exp` is continued linearly
-    beyond 30, like [`bounded_exp`].
+    It is unbiased for tokens sampled from the policy, and never negative
+    ([Schulman, Approximating KL Divergence](http://joschu.net/blog/kl-approx.html)). As in [`bounded_exp`], `exp` is
+    continued linearly beyond 30.
 
     Args:
-        logps (`Tensor`): Log-probabilities of the policy.
-        ref_logps (`Tensor` of the shape of `logps`): Log-probabilities of the reference.
+        logps (`Tensor`): Log-probabilities under the policy.
+        ref_logps (`Tensor` of the shape of `logps`): Log-probabilities under the reference.
 
     Returns:
         `Tensor` of the shape and dtype of `logps`.
@@ -73,6 +82,6 @@ def approx_kl(logps: Tensor, old_logps: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clip_fraction(logps: Tensor, old_logps: Tensor, mask: Tensor, clip_epsilon: float) -> Tensor:
-    """Share of the valid tokens whose ratio is further than `clip_epsilon` from 1."""
+    """Share of the valid tokens whose ratio is more than `clip_epsilon` away from 1."""
     outside = (bounded_exp(logps - old_logps) - 1).abs() > clip_epsilon
     return masked_mean(outside.to(logps.dtype), mask)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens the policy's part of a loss sees, beyond the completion mask: uncertain ones, and none of a bad past.
+"""Selects the tokens for the policy term of a loss: only uncertain ones, or none of bad, off-policy sequences.
 
-What is left out here keeps its KL term and stays in the divisor of the loss.
+Tokens that are left out here keep their KL term and still count in the divisor of the loss.
 """
 
 import torch
@@ -16,11 +16,11 @@ def entropy_threshold(entropies: Tensor, top_quantile: float) -> Tensor:
     ([Beyond the 80/20 Rule](https://arxiv.org/abs/2506.01939)).
 
     Args:
-        entropies (`Tensor` of shape `(T,)`): Of all valid tokens, of all processes.
-        top_quantile (`float`): Share of the tokens to keep; at 0 the highest alone.
+        entropies (`Tensor` of shape `(T,)`): Entropies of all valid tokens of all processes.
+        top_quantile (`float`): Share of the tokens to keep; 0 keeps only the highest.
 
     Returns:
-        `Tensor`, scalar; infinity where there is no token.
+        `Tensor`, scalar; infinity if there is no token.
     """
     if entropies.numel() == 0:
         return torch.full((), float("inf"), dtype=entropies.dtype, device=entropies.device)
@@ -35,17 +35,17 @@ def high_entropy_mask(entropy: Tensor, mask: Tensor, threshold: Tensor | float) 
 
 @torch.no_grad()
 def off_policy_mask(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, threshold: float) -> Tensor:
-    """Marks what is left when sequences are dropped that were bad and are now far from the policy.
+    """Marks the tokens to keep after dropping bad sequences that are far from the current policy.
 
-    A sequence with a negative advantage whose mean `old - new` is above the threshold is dropped, equation (9) of
-    [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
+    A sequence is dropped if its advantage is negative and its mean `old - new` is above the threshold; see equation
+    (9) of [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probabilities of the policy.
+        logps (`Tensor` of shape `(N, C)`): Log-probabilities under the policy.
         old_logps (`Tensor` of shape `(N, C)`): Log-probabilities at sampling time.
         advantages (`Tensor` of shape `(N, C)`): Advantage of each token.
         mask (`Tensor` of shape `(N, C)`): Valid tokens.
-        threshold (`float`): Above 0.
+        threshold (`float`): A positive number.
 
     Returns:
         `Tensor` of shape `(N, C)`, bool.
@@ -55,12 +55,12 @@ def off_policy_mask(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: 
 
 
 def entropy_bonus(entropy: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
-    """The sum of the entropies of the valid tokens by `denominator`: the mean, where that is their number.
+    """The sum of the entropies of the valid tokens divided by `denominator`: the mean, if that is their number.
 
     Args:
-        entropy (`Tensor` of shape `(N, C)`): Of the sampling distribution, in nats, with a graph.
+        entropy (`Tensor` of shape `(N, C)`): Entropy of the sampling distribution in nats, with a graph.
         mask (`Tensor` of shape `(N, C)`): Tokens that count.
-        denominator (`Tensor` or `float`): Tokens of the whole optimizer step.
+        denominator (`Tensor` or `float`): Number of tokens of the whole optimizer step.
 
     Returns:
         `Tensor`, scalar.

@@ -1,141 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf eval`: how good one or more models are on held-out prompts."""
+"""`minimind-hf eval`: evaluates one or more models on held-out prompts."""
 
-import argparse
 import json
 import tempfile
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from .chat import add_model_options
+from datasets import Dataset
+from rich.console import Console
+from rich.progress import Progress
+from transformers.utils.logging import disable_progress_bar
+
+from ..data import load_prompts
+from ..data.conversations import NOT_PASSED_ON
+from ..evaluation import Answers, EvalSettings, ExactMatch, answer_prompts, as_table, summary, thinking_ratio_of
+from ..flags import ModelFlags, flag, make_parser, taken
+from ..inference import load_for_inference, usable_device
+from ..paths import check_loadable
+from ..rewards import RewardScorer
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
+@dataclass
+class EvalFlags:
+    """Flags of the command, besides those of the models and their answers."""
+
+    dataset_name: str = flag(MISSING, "prompts, as for training", metavar="FILE|NAME")
+    dataset_config: str | None = flag(None, "configuration of the data set", metavar="NAME")
+    split: str = flag("train", "split, e.g. 'test' or 'train[:200]' (default %(default)s)")
+    question_column: str | None = flag(None, "column whose texts become the user turn", metavar="NAME")
+    reward_funcs: list[str] = flag(list, "as for training: names, paths, reward models", metavar="REWARD")
+    reward_weights: list[float] | None = flag(None, "one weight per reward (default: 1)", metavar="W")
+    exact_match: str | None = flag(
+        None, "reward of 1 if the answer equals the value in this column", nargs="?", const="answer", metavar="COLUMN"
+    )
+    output: Path | None = flag(None, "write results.json and the completions to this folder", metavar="FOLDER")
+
+    def __post_init__(self):
+        if not self.reward_funcs and not self.exact_match:
+            raise ValueError("Nothing to evaluate with: set --reward_funcs, or --exact_match COLUMN.")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = make_parser(
         "eval",
-        help="score models on held-out prompts",
-        description="Lets models answer prompts and scores the answers. Give the model before and after training to "
-        "see what it was worth: the difference is taken prompt by prompt. The last line is one JSON object.",
+        "Lets models answer prompts and rates the answers with rewards. Pass the model before and after training to "
+        "measure the gain: the difference is taken prompt by prompt. The last line is one JSON object.",
+        EvalFlags,
+        EvalSettings,
+        ModelFlags,
     )
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="model folders or hub names; the first is compared to"
+        "models", nargs="+", metavar="MODEL", help="model folders or Hub names; the others are compared with the first"
     )
-    parser.add_argument("--dataset_name", required=True, metavar="FILE|NAME", help="prompts, as for training")
-    parser.add_argument("--dataset_config", metavar="NAME", help="configuration of the data set")
-    parser.add_argument("--split", default="train", help="split, e.g. 'test' or 'train[:200]' (default train)")
-    parser.add_argument("--question_column", metavar="NAME", help="column of texts that become the user's turn")
-    parser.add_argument(
-        "--reward_funcs", nargs="+", default=[], metavar="REWARD", help="as for training: names, paths, reward models"
-    )
-    parser.add_argument(
-        "--reward_weights", nargs="+", type=float, metavar="W", help="one weight per reward (default: 1)"
-    )
-    parser.add_argument(
-        "--exact_match", nargs="?", const="answer", metavar="COLUMN", help="1 if the answer is the column's value"
-    )
-    parser.add_argument("--samples", type=int, default=1, metavar="N", help="completions per prompt (default 1)")
-    parser.add_argument(
-        "--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token (default 0.8)"
-    )
-    parser.add_argument(
-        "--max_completion_length", type=int, default=256, metavar="N", help="cut completions here (default 256)"
-    )
-    parser.add_argument(
-        "--thinking_ratio",
-        type=float,
-        metavar="P",
-        help="share of the prompts that think (default: as the models were trained, by their run.json; else 0.9)",
-    )
-    parser.add_argument("--batch_size", type=int, default=64, metavar="N", help="prompts at a time (default 64)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling (default 0)")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="write results.json and the completions there")
-    add_model_options(parser)
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    if not options.reward_funcs and not options.exact_match:
-        raise ValueError("There is nothing to score by. Give --reward_funcs, or --exact_match COLUMN.")
-    if len(set(options.models)) < len(options.models):
-        raise ValueError(f"A model is named twice: {options.models}.")
-
-    from rich.console import Console
-    from transformers.utils.logging import disable_progress_bar
-
-    from ..data import load_prompts
-    from ..data.conversations import NOT_PASSED_ON
-    from ..evaluation import EvalSettings, ExactMatch, as_table, summary, thinking_ratio_of
-    from ..inference import usable_device
-    from ..paths import check_loadable
-    from ..rewards import RewardScorer
-
+    parser.set_defaults(thinking_ratio=None)
+    options = parser.parse_args(arguments)
+    flags, of_models = taken(EvalFlags, options), taken(ModelFlags, options)
+    models = options.models
+    if len(set(models)) < len(models):
+        raise ValueError(f"A model is named twice: {models}. Name each model once.")
     disable_progress_bar()
-    for path in options.models:
+    for path in models:
         check_loadable(path)
-    usable_device(options.device)
-    settings = EvalSettings(
-        options.samples,
-        options.temperature,
-        options.max_completion_length,
-        thinking_ratio_of(options.models) if options.thinking_ratio is None else options.thinking_ratio,
-        options.seed,
-        options.batch_size,
-    )
+    usable_device(of_models.device)
+    if options.thinking_ratio is None:
+        options.thinking_ratio = thinking_ratio_of(models)
+    settings = taken(EvalSettings, options)
     rows = load_prompts(
-        options.dataset_name,
-        name=options.dataset_config,
-        split=options.split,
-        question_column=options.question_column,
+        flags.dataset_name, name=flags.dataset_config, split=flags.split, question_column=flags.question_column
     )
-    functions = [*options.reward_funcs, *([ExactMatch(options.exact_match)] if options.exact_match else [])]
+    functions = [*flags.reward_funcs, *([ExactMatch(flags.exact_match)] if flags.exact_match else [])]
     scorer = RewardScorer(
-        functions, options.reward_weights, model_kwargs={"trust_remote_code": options.trust_remote_code}
+        functions, flags.reward_weights, model_kwargs={"trust_remote_code": of_models.trust_remote_code}
     )
     scorer.check_columns([name for name in rows.column_names if name not in NOT_PASSED_ON])
-    if options.output:
-        _check_writable(options.output)
-    answers: list[Any] = []
+    if flags.output:
+        _check_writable(flags.output)
+    answers: list[Answers] = []
     try:
-        for path, name in _named(options.models):
-            answers.append(_answer(path, name, rows, scorer, settings, options))
-    finally:  # if a later model fails, what the others said is not lost
+        for path, name in _named(models):
+            answers.append(_answer(path, name, rows, scorer, settings, of_models))
+    finally:  # if a later model fails, the answers of the others are not lost
         scorer.close()
         if answers:
             Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}"))
-            result = {"dataset": options.dataset_name, "prompts": len(rows), "settings": vars(settings)}
+            result = {"dataset": flags.dataset_name, "prompts": len(rows), "settings": vars(settings)}
             result["results"] = summary(answers)
-            if options.output:
-                _write(options.output, result, answers)
+            if flags.output:
+                _write(flags.output, result, answers)
             print(json.dumps(result, ensure_ascii=False))
     return 0
 
 
 def _check_writable(folder: Path) -> None:
-    """Makes the folder and writes to it, so that an error comes before hours of answers and not after."""
+    """Creates the folder and writes to it, so that an error comes before hours of work and not after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(f"--output {folder}: no folder that can be written to ({error}). Name another.") from error
+        raise ValueError(f"--output {folder} is not a writable folder ({error}). Choose another.") from error
 
 
 def _named(paths: list[str]) -> list[tuple[str, str]]:
-    """Short names where they tell the models apart."""
+    """Pairs each path with a short name, if short names are unique."""
     short = [Path(path).name or path for path in paths]
     return list(zip(paths, short if len(set(short)) == len(short) else paths, strict=True))
 
 
-def _answer(path: str, name: str, rows: Any, scorer: Any, settings: Any, options: argparse.Namespace) -> Any:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from ..evaluation import answer_prompts
-    from ..inference import load_for_inference
-
-    model, tokenizer = load_for_inference(
-        path, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
-    )
+def _answer(
+    path: str, name: str, rows: Dataset, scorer: RewardScorer, settings: EvalSettings, of_models: ModelFlags
+) -> Answers:
+    model, tokenizer = load_for_inference(path, **vars(of_models))
     scorer.to(model.device)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(name, total=len(rows))
@@ -144,7 +121,7 @@ def _answer(path: str, name: str, rows: Any, scorer: Any, settings: Any, options
         )
 
 
-def _write(folder: Path, result: dict[str, Any], answers: list[Any]) -> None:
+def _write(folder: Path, result: dict[str, Any], answers: list[Answers]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(result, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     for one in answers:

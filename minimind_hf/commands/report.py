@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf report`: a run as one HTML page."""
+"""`minimind-hf report`: writes a run as one HTML page."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "report",
-        help="write a run as an HTML page",
-        description="Writes curves, health messages and completions of a run into one page that needs nothing else. "
-        "The run may still be going on, once it has saved a checkpoint.",
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="minimind-hf report",
+        description="Writes the curves, health messages and completions of a run as one self-contained page. The run "
+        "may still be in progress, if it has saved a checkpoint.",
+        allow_abbrev=False,
     )
     parser.add_argument("run_dir", type=Path, help="the output_dir of the run")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: RUN_DIR/report.html)")
-    parser.set_defaults(run=_run)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write (default: RUN_DIR/report.html)")
+    options = parser.parse_args(arguments)
 
-
-def _run(options: argparse.Namespace) -> int:
     from ..reports.page import write_report
 
     print(f"wrote {write_report(options.run_dir, options.output)}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random choices of a prompt, as a pure function of (seed, epoch, index).
+"""The random choices of a prompt: a pure function of (seed, epoch, index).
 
-No generator is advanced and Python's salted `hash` is not used: any process, worker or resumed run that asks for the
-same prompt gets the same choice, in whatever order it asks.
+No generator is advanced and Python's salted `hash` is not used. Any process, worker or resumed run that asks for the
+same prompt gets the same choice, in any order.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class PromptChoices(NamedTuple):
     Args:
         thinking (`float`): Thinking is on where this is below `thinking_ratio`.
         system (`float`): A system prompt is added where this is below `system_prompt_ratio`.
-        system_pick (`float`): Where in the list of system prompts the one to add is.
+        system_pick (`float`): Position of the added system prompt, as a share of the list.
     """
 
     thinking: float
@@ -38,7 +38,7 @@ class PromptChoices(NamedTuple):
     system_pick: float
 
     def pick(self, options: Sequence[str]) -> str:
-        """The option at the place that `system_pick` points to."""
+        """Returns the option at the position that `system_pick` gives."""
         return options[int(self.system_pick * len(options))]
 
 
@@ -51,10 +51,9 @@ def prompt_choices(seed: int, epoch: int, index: int) -> PromptChoices:
         index (`int`): Row of the prompt in the source data set.
 
     Returns:
-        [`PromptChoices`]: The draws. A larger ratio only ever turns further prompts on, since the draws do not depend
-        on it.
+        [`PromptChoices`]: The draws. They do not depend on the ratios, so a larger ratio only turns more prompts on.
     """
     key = f"{int(seed)}/{int(epoch)}/{int(index)}".encode()
     words = struct.unpack("<3Q", hashlib.blake2b(key, digest_size=24, person=b"minimind-prompt").digest())
-    # The upper 53 bits make a double below 1 exactly; all 64 could round up to 1.
+    # The upper 53 bits are exact in a double below 1; all 64 could round up to 1.
     return PromptChoices(*((word >> 11) * 2.0**-53 for word in words))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One row of a data set becomes one checked prompt: a string or a list of messages.
 
-Two formats are read: MiniMind's `conversations` (the last turn is dropped when it is the assistant's, because the
-policy writes it anew) and trl's `prompt` (a string, or messages of which a last assistant turn is a beginning to go
-on from). Every complaint is a [`PromptError`] that says where the row is, what was found there and what to do about
-it.
+Two formats are read: MiniMind's `conversations` (a last assistant turn is dropped, because the policy writes its own)
+and trl's `prompt` (a string, or messages; a last assistant turn is the beginning of the completion). Every error is a
+[`PromptError`] that says where the row is, what was found there and how to correct it.
 """
 
 import json
@@ -22,7 +21,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class PromptError(ValueError):
-    """Prompt data, or a setting of the prompt data set, that cannot be used."""
+    """Prompt data or a setting of the prompt data set cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +48,23 @@ class ParsedPrompt:
 
 
 def prompt_column(columns: Iterable[str]) -> str:
-    """Name of the column that holds the prompts; `prompt` wins when both are there.
+    """Returns the name of the column with the prompts; `prompt` wins if there are both.
 
     Raises:
-        PromptError: If neither is there, or a column bears a name that reward functions use for something else.
+        PromptError: If there is neither, or a column has a name that reward functions use for something else.
     """
     columns = list(columns)
     others = [name for name in columns if not isinstance(name, str)]
     if others:
         raise PromptError(
-            f"The data set has a column named {others[0]!r}, a {type(others[0]).__name__}. Columns travel to reward "
-            "functions as arguments: name each by a text."
+            f"The data set has a column named {others[0]!r}, a {type(others[0]).__name__}. Columns are passed to "
+            "reward functions as arguments, so each name must be a string. Rename it."
         )
     reserved = [name for name in columns if name in RESERVED_COLUMNS]
     if reserved:
         raise PromptError(
-            f"The data set has a column {reserved[0]!r}, a name under which every reward function receives something "
-            f"else. Rename it, for example with `dataset.rename_column({reserved[0]!r}, 'reference')`."
+            f"The data set has a column {reserved[0]!r}, but every reward function receives another argument of that "
+            f"name. Rename it, for example with `dataset.rename_column({reserved[0]!r}, 'reference')`."
         )
     for name in PROMPT_COLUMNS:
         if name in columns:
@@ -118,10 +117,10 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
 
 
 def check_template_kwargs(value: Any, where: str) -> dict[str, Any]:
-    """Checks arguments for a chat template, and returns those that say something.
+    """Checks arguments for a chat template and returns those that are set.
 
     Raises:
-        PromptError: If it is no dictionary, or says what the rendering decides itself.
+        PromptError: If it is not a dictionary, or sets what the rendering decides itself.
     """
     if not isinstance(value, Mapping | None):
         raise PromptError(
@@ -132,14 +131,14 @@ def check_template_kwargs(value: Any, where: str) -> dict[str, Any]:
     for name in OWN_TEMPLATE_ARGUMENTS:
         if name in given:
             raise PromptError(
-                f"{where} holds {name!r} ({_excerpt(given[name])}), which is decided by how prompts are rendered. "
-                "Remove it; it is for variables of the template."
+                f"{where} holds {name!r} ({_excerpt(given[name])}), which the rendering of prompts decides. Remove "
+                "it; chat_template_kwargs is for variables of the template."
             )
     return given
 
 
 def parse_messages(value: Any, where: str) -> tuple[Messages, list[dict] | None]:
-    """Checks a whole conversation, answers included, and takes the tool descriptions out of its system message.
+    """Checks a whole conversation, answers included, and takes the tool descriptions from its system message.
 
     Args:
         value (`list[dict]`): The messages.
@@ -149,7 +148,7 @@ def parse_messages(value: Any, where: str) -> tuple[Messages, list[dict] | None]
         `tuple`: The messages and the tools, `None` if there are none.
 
     Raises:
-        PromptError: If it is no list of messages, or a message is malformed.
+        PromptError: If it is not a list of messages, or a message is malformed.
     """
     if not isinstance(value, list) or not value:
         raise PromptError(
@@ -164,24 +163,24 @@ def check_same_kind(parsed: ParsedPrompt, conversational: bool, where: str) -> N
     """Refuses a data set in which some prompts are strings and others are messages.
 
     Raises:
-        PromptError: If `parsed` is not of the kind that the rows before it had.
+        PromptError: If `parsed` is of another kind than the rows before it.
     """
     if parsed.conversational != conversational:
         kinds = ("a string", "a list of messages")
         raise PromptError(
             f"{where}: the prompt is {kinds[parsed.conversational]}, but the prompts before it are each "
-            f"{kinds[conversational]}. Use one kind in the whole data set: a string s can be written as "
+            f"{kinds[conversational]}. Use one kind in the whole data set. A string s can be written as "
             '[{"role": "user", "content": s}].'
         )
 
 
 def _parse_message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or "role" not in message:
-        hint = " (`from`/`value` is another format: rename them)" if _is_sharegpt(message) else ""
+        hint = " (`from`/`value` is another format; rename them)" if _is_sharegpt(message) else ""
         raise PromptError(
             f'{where} is {_excerpt(message)}, expected {{"role": ..., "content": ...}}{hint}. Correct the row.'
         )
-    # A data set gives every message of a column the same keys and fills what was absent with None.
+    # A data set gives all messages of a column the same keys and fills missing ones with None.
     message = dict(_without_none(message))
     if message.get("role") not in ROLES:
         raise PromptError(
@@ -212,12 +211,12 @@ def _check_text(text: str, where: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise PromptError(
-            f"{where} holds half of a surrogate pair, which is no text ({error}). Correct it."
+            f"{where} holds half of a surrogate pair, which is not valid text ({error}). Correct it."
         ) from error
 
 
 def _take_tools(messages: Messages, where: str) -> list[dict] | None:
-    """Takes MiniMind's `tools` field (JSON or a list) out of the system message."""
+    """Takes MiniMind's `tools` field (JSON or a list) from the system message."""
     if messages[0]["role"] != "system":
         return None
     tools = messages[0].pop("tools", None)
@@ -237,7 +236,9 @@ def _decode(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise PromptError(f"{where} is no JSON ({error}): {_excerpt(text)}. Correct or remove the field.") from error
+        raise PromptError(
+            f"{where} is not valid JSON ({error}): {_excerpt(text)}. Correct or remove the field."
+        ) from error
 
 
 def _is_sharegpt(message: Any) -> bool:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen of data before it is read: that it is there, of a kind that is read, and holds rows.
+"""Checks of data before it is read (it exists, its format is known, it has rows), and splits of what has no splits.
 
-The CSV reader takes a first row that is longer than the header for one that begins with an index, and moves every
-value by one column; here that row is refused.
+The CSV reader takes a first row that is longer than the header for a row that begins with an index, and moves every
+value by one column. Such a row is refused here.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import datasets
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from .conversations import PromptError
 
@@ -18,16 +22,16 @@ TABLES = {".parquet": "parquet", ".csv": "csv"}  # and the builder that reads th
 
 
 def check_source(source: str) -> Path:
-    """Refuses a name that can only be a file or a folder and is none that can be read.
+    """Refuses a name that can only be a file or a folder but cannot be read as one.
 
     Args:
         source (`str`): As for [`load_prompts`].
 
     Returns:
-        `Path`: The same as a path.
+        `Path`: The source as a path.
 
     Raises:
-        PromptError: If there is no such file or folder, or a file of another kind.
+        PromptError: If there is no such file or folder, or the format of the file is unknown.
     """
     path, known = Path(source), (*JSON_SUFFIXES, *TABLES)
     is_known = path.suffix.lower() in known
@@ -35,7 +39,7 @@ def check_source(source: str) -> Path:
         raise PromptError(f"There is no file {source!r} (looked in {Path.cwd()}). Check the path.")
     if path.is_file() and not is_known:
         raise PromptError(
-            f"{source!r} is a file of a kind that is not read. Give one that ends in {', '.join(known)}, or a folder."
+            f"The format of {source!r} is not supported. Give a file that ends in {', '.join(known)}, or a folder."
         )
     if not source or (not path.exists() and _has_the_shape_of_a_path(source)):
         raise PromptError(f"There is no folder {source!r} (looked in {Path.cwd()}). Check the path.")
@@ -43,7 +47,7 @@ def check_source(source: str) -> Path:
 
 
 def _has_the_shape_of_a_path(source: str) -> bool:
-    """Names on the hub hold one slash at most."""
+    """Hub names have at most one slash."""
     return "://" not in source and (source.startswith((".", "/", "~")) or source.count("/") > 1)
 
 
@@ -63,21 +67,76 @@ def _check_csv(path: Path) -> None:
     try:
         first_lines = pd.read_csv(path, header=None, nrows=2, dtype=str)
     except pd.errors.EmptyDataError as error:
-        raise PromptError(f"{path} holds blank lines only. Give a file with a header and at least one row.") from error
+        raise PromptError(f"{path} has only blank lines. Give a file with a header and at least one row.") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         raise PromptError(
-            f"{path} is no CSV with a header and rows that are no longer than it ({str(error).strip()}). Put values "
-            "that hold commas into double quotes, and write it in UTF-8."
+            f"{path} is not a CSV file in which no row is longer than the header ({str(error).strip()}). Put values "
+            "that contain commas in double quotes, and save it as UTF-8."
         ) from error
     if len(first_lines) < 2:
         header = list(first_lines.iloc[0])
-        raise PromptError(f"{path} holds a header only ({header}) and no row. Give a file with at least one row.")
+        raise PromptError(f"{path} has a header ({header}) but no rows. Give a file with at least one row.")
 
 
 def _check_parquet(path: Path) -> None:
     try:
         rows = pq.read_metadata(path).num_rows
     except (pa.ArrowInvalid, OSError) as error:
-        raise PromptError(f"{path} is no parquet file, or not a whole one ({error}). Write it again.") from error
+        raise PromptError(f"{path} is not a complete parquet file ({error}). Write it again.") from error
     if rows == 0:
         raise PromptError(f"{path} has no rows. Give a file with at least one.")
+
+
+def take_split(dataset: datasets.Dataset, split: str, name: str = "train") -> datasets.Dataset:
+    """Returns the rows of a split, or a slice such as `"train[:100]"`, of a data set that is one split by itself.
+
+    Args:
+        dataset (`datasets.Dataset`): A single file, a saved `Dataset` or the rows of a task.
+        split (`str`): What was asked for.
+        name (`str`): The split that `dataset` is.
+
+    Raises:
+        PromptError: If `split` is another split, or not a valid slice.
+    """
+    try:
+        parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(dataset)})
+    except (ValueError, AssertionError) as error:
+        raise PromptError(
+            f"A single file, a saved `Dataset` or a task has only the split {name!r} (or a slice such as "
+            f"'{name}[:100]'), but the split {split!r} was asked for."
+        ) from error
+    rows = [row for part in parts for row in range(part.from_ or 0, len(dataset) if part.to is None else part.to)]
+    return dataset if len(rows) == len(dataset) else dataset.select(rows)
+
+
+def check_rows(dataset: Any) -> Any:
+    """Refuses what is not a data set with rows by number, before its prompts are checked.
+
+    Returns:
+        `datasets.Dataset` or `Sequence[Mapping]`: The rows, as Python objects.
+
+    Raises:
+        PromptError: If it is a stream, several splits, empty, or a row is not a mapping.
+    """
+    kind = type(dataset).__name__
+    if isinstance(dataset, (datasets.IterableDataset, torch.utils.data.IterableDataset)):
+        raise PromptError(
+            f"{kind} is not supported: exact resuming and shuffling need rows by number. Load the data set without "
+            "streaming=True, or store it with `datasets.Dataset.from_generator`."
+        )
+    if isinstance(dataset, Mapping):
+        raise PromptError(
+            f"A {kind} holds several splits ({list(dataset)}). Pass one of them, such as dataset['train']."
+        )
+    if not isinstance(dataset, (datasets.Dataset, Sequence)) or isinstance(dataset, str):
+        raise PromptError(
+            f"Expected a `datasets.Dataset` or a list of dicts, not a {kind}. Use `load_prompts` for files and names."
+        )
+    if len(dataset) == 0:
+        raise PromptError(f"The data set ({kind}) is empty. Give a data set with at least one prompt.")
+    if isinstance(dataset, datasets.Dataset):
+        return dataset.with_format(None)
+    for index, row in enumerate(dataset):
+        if not isinstance(row, Mapping):
+            raise PromptError(f"row {index} is a {type(row).__name__}, expected a dict such as {{'prompt': '...'}}.")
+    return dataset

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a file, a folder or a hub name to a `datasets.Dataset` of prompts.
+"""From a file, a folder, a task or a hub name to a `datasets.Dataset`.
 
-Local JSON is read and checked line by line here, so that an error names the line; values arrive as they were written
-(the JSON reader of Arrow turns strings that look like dates into timestamps). Everything else goes to `datasets`.
+Local JSON is read and checked here line by line, so that an error names the line and values stay as they were written
+(Arrow's JSON reader turns strings that look like dates into timestamps). `datasets` reads everything else.
 """
 
 import json
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ..tasks import PREFIX as TASK_PREFIX
 from .conversations import PromptError, check_same_kind, parse_row, prompt_column
-from .files import JSON_SUFFIXES, TABLES, check_source, check_table
+from .files import JSON_SUFFIXES, TABLES, check_source, check_table, take_split
 from .reasoning_gym import load_task
 
 _OPEN_FIELDS = ("tools", "tool_calls")
@@ -33,49 +33,45 @@ def load_prompts(
             `datasets.load_dataset` takes.
         name (`str`, *optional*): Configuration of the data set.
         split (`str`, *optional*, defaults to `"train"`):
-            Split, slices like `"train[:100]"` included. A single file is the split `train`.
+            Split or slice, such as `"train[:100]"`. A single file is the split `train`.
         question_column (`str`, *optional*):
-            For data without prompts: a column of strings, each of which becomes the only user turn of a `prompt`.
+            For data without prompts: a column of strings. Each becomes the only user turn of a `prompt`.
 
     Returns:
-        `datasets.Dataset`: One row a prompt.
+        `datasets.Dataset`: One row per prompt.
 
     Raises:
-        PromptError: If there is no such file, a line is no JSON or holds no prompt, or the data set is empty.
+        PromptError: If there is no such file, a line is not JSON or has no prompt, or the data set is empty.
     """
     if source.startswith(TASK_PREFIX):
         return load_task(source, split)
-    path = check_source(source)
-    if path.is_file() and path.suffix.lower() in JSON_SUFFIXES:
-        dataset = _take_split(_load_json(path, question_column), split)
-    else:
-        dataset = _load_with_datasets(path, source, name, split)
-    if len(dataset) == 0:
-        raise PromptError(f"The split {split!r} of {source!r} is empty. Give a data set with at least one prompt.")
+    check = _PromptCheck() if question_column is None else lambda row, where: None
+    dataset = load_rows(source, check, name=name, split=split)
     return dataset if question_column is None else _ask(dataset, question_column)
 
 
 def load_rows(
     source: str, check: Callable[[dict[str, Any], str], object], *, name: str | None = None, split: str = "train"
 ) -> datasets.Dataset:
-    """Loads a data set that holds other things than prompts: texts, whole conversations, preferences.
+    """Loads a data set of texts, whole conversations or preferences.
 
     Args:
         source (`str`), name (`str`, *optional*), split (`str`): As for [`load_prompts`].
-        check (`Callable`): Called with each row of a local JSON file and its place; raises if it cannot be used.
+        check (`Callable`): Called with each row of a local JSON file and its place; raises if the row cannot be used.
 
     Returns:
         `datasets.Dataset`: The rows.
 
     Raises:
-        PromptError: If there is no such file, a line is no JSON object, or the data set is empty.
+        PromptError: If there is no such file, a line is not a JSON object, or the data set is empty.
     """
     path = check_source(source)
     if path.is_file() and path.suffix.lower() in JSON_SUFFIXES:
-        rows = [_checked_object(row, where, check) for where, row in _read_json(path)]
-        if not rows:
-            raise PromptError(f"{path} is empty. Give a file with at least one row.")
-        dataset = _take_split(_to_dataset(rows, path), split)
+        rows = []
+        for where, row in _read_objects(path):
+            check(row, where)
+            rows.append(row)
+        dataset = take_split(_to_dataset(rows, path), split)
     else:
         dataset = _load_with_datasets(path, source, name, split)
     if len(dataset) == 0:
@@ -83,20 +79,15 @@ def load_rows(
     return dataset
 
 
-def _checked_object(row: Any, where: str, check: Callable[[dict[str, Any], str], object]) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
-    check(row, where)
-    return row
-
-
 def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:
     if question_column not in dataset.column_names:
-        raise PromptError(f"question_column={question_column!r} is no column; the columns are {dataset.column_names}.")
+        raise PromptError(
+            f"question_column={question_column!r} is not a column of the data. Choose one of {dataset.column_names}."
+        )
     for index, question in enumerate(dataset[question_column]):
         if not isinstance(question, str) or not question:
             raise PromptError(
-                f"row {index}: {question_column!r} is {question!r}, expected a text. Correct or remove the row."
+                f"row {index}: {question_column!r} is {question!r}, expected a string. Correct or remove the row."
             )
     prompts = [[{"role": "user", "content": question}] for question in dataset[question_column]]
     rest = dataset.remove_columns([c for c in (question_column, "prompt") if c in dataset.column_names])
@@ -108,9 +99,9 @@ def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -
         if path.is_file():
             check_table(path)
             table = datasets.load_dataset(TABLES[path.suffix.lower()], data_files={"train": str(path)}, split="train")
-            return _take_split(table, split)
+            return take_split(table, split)
         if (path / "state.json").is_file():
-            return _take_split(datasets.load_from_disk(str(path)), split)
+            return take_split(datasets.load_from_disk(str(path)), split)
         if (path / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(path))[split]
         return datasets.load_dataset(source, name, split=split)
@@ -126,7 +117,7 @@ def _load_with_datasets(path: Path, source: str, name: str | None, split: str) -
 
 
 def _blame_a_file(path: Path) -> None:
-    """Raises an error with the file, and its line, if a folder could not be loaded because of what is in one."""
+    """If one file is why a folder could not be loaded, raises an error that names it and the line."""
     for file in sorted(path.rglob("*")) if path.is_dir() else []:
         if file.suffix.lower() in TABLES:
             check_table(file)
@@ -135,41 +126,26 @@ def _blame_a_file(path: Path) -> None:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """`datasets` wraps what a reader says into an error that says nothing."""
+    """`datasets` wraps the reader's error in one that says nothing."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def _take_split(dataset: datasets.Dataset, split: str) -> datasets.Dataset:
-    try:
-        parts = datasets.ReadInstruction.from_spec(split).to_absolute({"train": len(dataset)})
-    except (ValueError, AssertionError) as error:
-        raise PromptError(
-            f"A single file or a saved `Dataset` has only the split 'train' (or a slice such as 'train[:100]'), but "
-            f"the split {split!r} was asked for."
-        ) from error
-    rows = [row for part in parts for row in range(part.from_ or 0, len(dataset) if part.to is None else part.to)]
-    return dataset if len(rows) == len(dataset) else dataset.select(rows)
+class _PromptCheck:
+    """Refuses rows without a prompt, and prompts of another kind than those before."""
 
+    def __init__(self):
+        self.column: str | None = None
+        self.conversational: bool | None = None
 
-def _load_json(path: Path, question_column: str | None) -> datasets.Dataset:
-    rows: list[dict[str, Any]] = []
-    column = conversational = None
-    for where, row in _read_json(path):
-        if not isinstance(row, dict):
-            raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
-        rows.append(row)
-        if question_column is not None:
-            continue
-        if column is None:
-            column = _column_of(row, where)
-        parsed = parse_row(row, column, where)
-        conversational = parsed.conversational if conversational is None else conversational
-        check_same_kind(parsed, conversational, where)
-    if not rows:
-        raise PromptError(f"{path} is empty. Give a file with at least one prompt.")
-    return _to_dataset(rows, path)
+    def __call__(self, row: dict[str, Any], where: str) -> None:
+        if self.column is None:
+            self.column = _column_of(row, where)
+        parsed = parse_row(row, self.column, where)
+        if self.conversational is None:
+            self.conversational = parsed.conversational
+        check_same_kind(parsed, self.conversational, where)
 
 
 def _column_of(first_row: dict[str, Any], where: str) -> str:
@@ -177,6 +153,16 @@ def _column_of(first_row: dict[str, Any], where: str) -> str:
         return prompt_column(first_row)
     except PromptError as error:
         raise PromptError(f"{where}: {error}") from error
+
+
+def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    where = None
+    for where, row in _read_json(path):
+        if not isinstance(row, dict):
+            raise PromptError(f"{where}: expected a JSON object, found {str(row)[:80]!r}. Correct or remove it.")
+        yield where, row
+    if where is None:
+        raise PromptError(f"{path} is empty. Give a file with at least one row.")
 
 
 def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
@@ -204,12 +190,12 @@ def _parse_json(data: bytes, where: str) -> Any:
     except (ValueError, UnicodeDecodeError) as error:
         excerpt = data[:80].decode("utf-8", errors="replace").strip()
         raise PromptError(
-            f"{where}: no JSON ({error}); it begins with {excerpt!r}. Each line must be one JSON object in UTF-8."
+            f"{where}: not valid JSON ({error}); it begins with {excerpt!r}. A line must be one JSON object in UTF-8."
         ) from error
 
 
 def _check_storable(value: Any, where: str) -> None:
-    """Refuses what JSON may hold and Arrow cannot: integers of more than 64 bits, halves of surrogate pairs."""
+    """Refuses what JSON can hold but Arrow cannot: integers of more than 64 bits, halves of surrogate pairs."""
     if isinstance(value, dict):
         for key, item in value.items():
             _check_storable(key, where)
@@ -220,7 +206,9 @@ def _check_storable(value: Any, where: str) -> None:
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise PromptError(f"{where}: the integer {str(value)[:40]} has more than 64 bits. Write it as a string.")
     elif isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-        raise PromptError(f"{where}: {value[:40]!r} holds half of a surrogate pair, which is no text. Correct it.")
+        raise PromptError(
+            f"{where}: {value[:40]!r} holds half of a surrogate pair, which is not valid text. Correct it."
+        )
 
 
 def _to_dataset(rows: list[dict[str, Any]], path: Path) -> datasets.Dataset:
@@ -231,14 +219,14 @@ def _to_dataset(rows: list[dict[str, Any]], path: Path) -> datasets.Dataset:
             pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise PromptError(
-                f"{path}: the values of {name!r} are not of one type in all rows ({error}). Make them one type, or "
-                "remove the field."
+                f"{path}: the values of {name!r} are not of one type in all rows ({error}). Convert them to one type, "
+                "or remove the field."
             ) from error
     return datasets.Dataset.from_dict(columns)
 
 
 def _with_encoded_tools(value: Any) -> Any:
-    """Tool descriptions share no schema, and Arrow would add the fields of one to all others: they travel as JSON."""
+    """Writes tool descriptions as JSON. They share no schema, and Arrow would add the fields of one to all others."""
     if not isinstance(value, list):
         return value
     return [

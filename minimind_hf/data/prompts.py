@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts as token ids, ready for the rollout engine.
 
-A prompt is rendered anew each time it is asked for, because whether it thinks and which system prompt it gets may
-differ from epoch to epoch; both are pure functions of (seed, epoch, index). An over-long prompt loses its first token
-ids (it is never decoded and encoded again, so special tokens survive) or is dropped. Dropping is decided once, by the
-longest form that a prompt can take, so that the length of the data set never changes.
+A prompt is rendered each time it is asked for, because whether it thinks and which system prompt it gets can differ
+from epoch to epoch. Both are pure functions of (seed, epoch, index). A prompt that is too long loses its first token
+ids (it is never decoded and encoded again, so special tokens survive) or is dropped. Which prompts are dropped is
+decided once, by the longest form that each can take, so that the length of the data set never changes.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,8 +15,9 @@ import datasets
 import torch
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
-from .choices import DEFAULT_SYSTEM_PROMPTS, PromptChoices, prompt_choices
+from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
 from .conversations import (
     NOT_PASSED_ON,
     ParsedPrompt,
@@ -27,19 +27,9 @@ from .conversations import (
     parse_row,
     prompt_column,
 )
-from .loading import load_prompts
+from .files import check_rows
 
-__all__ = [
-    "DEFAULT_SYSTEM_PROMPTS",
-    "PromptChoices",
-    "PromptDataset",
-    "PromptError",
-    "check_tokenizer",
-    "load_prompts",
-    "prompt_choices",
-]
-
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 _THINKING_ARGUMENTS = ("open_thinking", "enable_thinking")
 _ENCODE_BATCH = 512
@@ -53,20 +43,20 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, conversational: bool) ->
         conversational (`bool`): Whether the prompts are messages, which need a chat template.
 
     Raises:
-        PromptError: If there is no chat template for conversational prompts, or no pad token.
+        PromptError: If conversational prompts have no chat template, or there is no pad token.
     """
     name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
     if conversational and not tokenizer.chat_template:
         raise PromptError(
             f"The prompts are lists of messages, but the tokenizer {name} has no chat template to render them with. "
-            "Set `tokenizer.chat_template` (a Jinja template), take the tokenizer of the model's instruct version, or "
+            "Set `tokenizer.chat_template` (a Jinja template), use the tokenizer of the model's instruct version, or "
             "give prompts that are strings."
         )
     if tokenizer.pad_token_id is None:
         eos = tokenizer.eos_token
         raise PromptError(
-            f"The tokenizer {name} has no pad token (pad_token is None, eos_token is {eos!r}), so that sequences of "
-            "unequal length cannot be batched. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`."
+            f"The tokenizer {name} has no pad token (pad_token is None, eos_token is {eos!r}), so sequences of "
+            "different lengths cannot be batched. Set one, for example `tokenizer.pad_token = tokenizer.eos_token`."
         )
 
 
@@ -82,21 +72,21 @@ class PromptDataset(torch.utils.data.Dataset):
             `"truncate"` keeps the last `max_prompt_length` ids, `"drop"` leaves out every prompt whose longest
             possible form is longer.
         thinking_ratio (`float`, *optional*, defaults to 0.9):
-            Share of the prompts rendered with thinking on. Reaches the chat template as `open_thinking` (MiniMind) or
-            `enable_thinking` (Qwen3), whichever it uses; no effect on a template that uses neither.
+            Share of the prompts rendered with thinking on. The chat template gets it as `open_thinking` (MiniMind) or
+            `enable_thinking` (Qwen3), whichever it uses. It has no effect on a template that uses neither.
         system_prompt_ratio (`float`, *optional*, defaults to 0.0):
-            Share of the conversations without a system message that are given one.
+            Share of the conversations without a system message that get one.
         system_prompts (`Sequence[str]`, *optional*): The system prompts to choose from.
         seed (`int`, *optional*, defaults to 0): Seed of the choices.
         chat_template_kwargs (`dict`, *optional*):
-            Arguments for the chat template; they win over the choice of thinking. A row's own `chat_template_kwargs`
-            win over these.
+            Arguments for the chat template. They override the choice of thinking, and a row's own
+            `chat_template_kwargs` override them.
 
     Attributes:
         conversational (`bool`): Whether the prompts are lists of messages.
         columns (`list[str]`): The other columns, which reward functions receive.
         num_dropped (`int`): Prompts left out because they are too long.
-        num_truncated (`int`): How often a prompt was shortened so far, in this process.
+        num_truncated (`int`): How often a prompt has been shortened in this process.
 
     Raises:
         PromptError: If the data, the tokenizer or a setting cannot be used.
@@ -123,7 +113,7 @@ class PromptDataset(torch.utils.data.Dataset):
             raise PromptError(f"max_prompt_length must be at least 1 (or None for no limit), not {max_prompt_length}.")
         if isinstance(system_prompts, str) or (system_prompt_ratio > 0 and not system_prompts):
             raise PromptError(f"system_prompts must be a list of one or more strings, not {system_prompts!r}.")
-        self._rows = _check_rows(dataset)
+        self._rows = check_rows(dataset)
         columns = _column_names(self._rows)
         self._column = prompt_column(columns)
         self.columns = [name for name in columns if name not in NOT_PASSED_ON]
@@ -152,11 +142,11 @@ class PromptDataset(torch.utils.data.Dataset):
 
     @property
     def thinking_argument(self) -> str | None:
-        """The chat template's argument that `thinking_ratio` sets, `None` where it decides nothing."""
+        """The chat template's argument that `thinking_ratio` sets; `None` if it has no effect."""
         return next((name for name in self._thinking_arguments if name not in self._template_kwargs), None)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the choices of epoch `epoch` the current ones."""
+        """Switches to the choices of an epoch."""
         if self.num_truncated:
             logger.info("%d prompts cut to %d tokens so far.", self.num_truncated, self._max_prompt_length)
         self._epoch.fill_(epoch)
@@ -168,8 +158,7 @@ class PromptDataset(torch.utils.data.Dataset):
             item (`int`): Position in this data set.
 
         Returns:
-            `dict`: `prompt` (`str`, or `list[dict]` with the system message that was chosen), `prompt_ids`
-            (`list[int]`),
+            `dict`: `prompt` (`str`, or `list[dict]` with the chosen system message), `prompt_ids` (`list[int]`),
             `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values).
         """
         index = self._kept[item]
@@ -181,7 +170,7 @@ class PromptDataset(torch.utils.data.Dataset):
         text = self._rendered(parsed, choices.thinking < self._thinking_ratio, index)
         ids = self._encode([text])[0]
         if not ids:
-            raise PromptError(f"row {index}: the prompt {text!r} has no tokens. Remove the row or give it a text.")
+            raise PromptError(f"row {index}: the prompt {text!r} has no tokens. Remove the row or give it text.")
         return {
             "prompt": parsed.prompt,
             "prompt_ids": self._shorten(ids, index),
@@ -190,7 +179,7 @@ class PromptDataset(torch.utils.data.Dataset):
         }
 
     def _check_prompts(self) -> bool:
-        """Checks every row once, before any training, and says whether the prompts are conversational."""
+        """Checks every row once, before training, and returns whether the prompts are conversational."""
         conversational = None
         for index, parsed in self._parsed_rows():
             conversational = parsed.conversational if conversational is None else conversational
@@ -215,8 +204,8 @@ class PromptDataset(torch.utils.data.Dataset):
         except (TemplateError, TypeError, ValueError) as error:
             roles = [message["role"] for message in parsed.prompt]
             raise PromptError(
-                f"row {index}: the chat template of {self._tokenizer.name_or_path!r} cannot render it, a conversation "
-                f"of the roles {roles} ({type(error).__name__}: {error}). Correct or remove the row, or set another "
+                f"row {index}: the chat template of {self._tokenizer.name_or_path!r} cannot render this conversation "
+                f"with the roles {roles} ({type(error).__name__}: {error}). Correct or remove the row, or set another "
                 "`tokenizer.chat_template`."
             ) from error
 
@@ -240,7 +229,7 @@ class PromptDataset(torch.utils.data.Dataset):
         return [self._encode_plain(text) for text in texts]
 
     def _encode_plain(self, text: str) -> list[int]:
-        """Ids of a string prompt: one BOS if the tokenizer uses it, and no EOS, since the policy is to go on."""
+        """Ids of a string prompt: one BOS if the tokenizer uses it, and no EOS, because the policy continues it."""
         bos, eos = self._tokenizer.bos_token, self._tokenizer.eos_token
         ids = self._tokenizer(text, add_special_tokens=not (bos and text.startswith(bos)))["input_ids"]
         if eos and ids and ids[-1] == self._tokenizer.eos_token_id and not text.rstrip().endswith(eos):
@@ -274,8 +263,8 @@ class PromptDataset(torch.utils.data.Dataset):
         dropped = len(self._rows) - len(kept)
         if not kept:
             raise PromptError(
-                f"All {dropped} prompts are longer than max_prompt_length = {self._max_prompt_length} tokens, so that "
-                "nothing is left. Raise max_prompt_length or set overlong_prompts='truncate'."
+                f"All {dropped} prompts are longer than max_prompt_length = {self._max_prompt_length} tokens, so none "
+                "is left. Raise max_prompt_length or set overlong_prompts='truncate'."
             )
         if dropped:
             logger.warning(
@@ -284,12 +273,12 @@ class PromptDataset(torch.utils.data.Dataset):
         return kept
 
     def _try_the_template(self) -> None:
-        """Renders the first prompt in each of its forms: a template that refuses all of them is to be known now."""
+        """Renders the first prompt in each of its forms, so that a template that fails does so before training."""
         index, parsed = next(self._parsed_rows())
         self._longest_forms(parsed, self._longest_system_prompt(), index)
 
     def _longest_forms(self, parsed: ParsedPrompt, longest_system_prompt: str | None, index: int) -> list[str]:
-        """The forms among which the longest is: each possible state of thinking, with and without a system prompt."""
+        """The forms that can be the longest: each possible state of thinking, with and without a system prompt."""
         forms = [parsed]
         if longest_system_prompt is not None:
             forms.append(_with_system_prompt(parsed, longest_system_prompt))
@@ -310,6 +299,23 @@ class PromptDataset(torch.utils.data.Dataset):
         return [index for index, length in longest if length <= self._max_prompt_length]
 
 
+def say_how_many_think(prompts: PromptDataset, thinking_ratio: float) -> None:
+    """Warns, once per process, if `thinking_ratio` decides how prompts read: the text differs, and so does the task.
+
+    Args:
+        prompts ([`PromptDataset`]): The prompts.
+        thinking_ratio (`float`): Their share that is rendered with thinking.
+    """
+    name = prompts.thinking_argument
+    if name is None or thinking_ratio == 0:
+        return
+    logger.warning_once(
+        f"thinking_ratio={thinking_ratio:g}: {thinking_ratio:.0%} of the prompts are rendered with thinking on "
+        f"({name}=True in the chat template), so their answers should begin with a thought. For a model that was "
+        "trained without thoughts this is a different task; thinking_ratio=0 turns thinking off."
+    )
+
+
 def _with_system_prompt(parsed: ParsedPrompt, system_prompt: str) -> ParsedPrompt:
     if not parsed.conversational or any(m["role"] in ("system", "developer") for m in parsed.prompt):
         return parsed
@@ -320,29 +326,6 @@ def _with_system_prompt(parsed: ParsedPrompt, system_prompt: str) -> ParsedPromp
 def _check_ratio(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise PromptError(f"{name} must be between 0 and 1 (it is a share of the prompts), not {value}.")
-
-
-def _check_rows(dataset: Any) -> Any:
-    kind = type(dataset).__name__
-    if isinstance(dataset, (datasets.IterableDataset, torch.utils.data.IterableDataset)):
-        raise PromptError(
-            f"{kind} is not supported: resuming exactly and shuffling need rows by number. Load the data set without "
-            "streaming=True, or store it with `datasets.Dataset.from_generator`."
-        )
-    if isinstance(dataset, Mapping):
-        raise PromptError(f"A {kind} holds several splits ({list(dataset)}); pass one of them, dataset['train'] say.")
-    if not isinstance(dataset, (datasets.Dataset, Sequence)) or isinstance(dataset, str):
-        raise PromptError(
-            f"Expected a `datasets.Dataset` or a list of dicts, not a {kind}. Use `load_prompts` for files and names."
-        )
-    if len(dataset) == 0:
-        raise PromptError(f"The data set ({kind}) is empty. Give one with at least one prompt.")
-    if isinstance(dataset, datasets.Dataset):
-        return dataset.with_format(None)
-    for index, row in enumerate(dataset):
-        if not isinstance(row, Mapping):
-            raise PromptError(f"row {index} is a {type(row).__name__}, expected a dict such as {{'prompt': '...'}}.")
-    return dataset
 
 
 def _column_names(rows: Any) -> list[str]:

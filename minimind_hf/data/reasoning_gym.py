@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts out of reasoning-gym's tasks."""
+"""Prompts from reasoning-gym's tasks."""
 
 import datasets
 
 from ..tasks import TaskError, make_task, parse_task, system_prompt
 from .conversations import PromptError
+from .files import take_split
 
 
 def load_task(source: str, split: str) -> datasets.Dataset:
@@ -12,14 +13,14 @@ def load_task(source: str, split: str) -> datasets.Dataset:
 
     Args:
         source (`str`): `"reasoning_gym:NAME,KEY=VALUE,..."`.
-        split (`str`): `"train"` or `"test"`, of as many problems each (in the test split without those that occur in
-            the other); slices such as `"test[:50]"` too.
+        split (`str`): `"train"` or `"test"`, or a slice such as `"test[:50]"`. Both have the same number of problems,
+            less those in the test split that the train split has too.
 
     Returns:
         `datasets.Dataset`: `prompt` (messages), `answer`, and for the scorer `task`, `task_held_out`, `task_index`.
 
     Raises:
-        PromptError: If there is no such task, option or split, or nothing is held out.
+        PromptError: If there is no such task, option or split, or no problem is held out.
     """
     name = split.partition("[")[0]
     if name not in ("train", "test"):
@@ -30,10 +31,10 @@ def load_task(source: str, split: str) -> datasets.Dataset:
         raise PromptError(str(error)) from error
     if not rows:
         raise PromptError(
-            f"{source!r} has no problem to hold out: all of its test split occur in the train split too. Lower size "
-            "or raise difficulty, so that there are more problems than that."
+            f"{source!r} has no problem to hold out: the train split contains all problems of the test split. Lower "
+            "size, or raise the difficulty so that there are more different problems."
         )
-    return _sliced(datasets.Dataset.from_list(rows), name, split)
+    return take_split(datasets.Dataset.from_list(rows), split, name)
 
 
 def _rows(source: str, held_out: bool) -> list[dict]:
@@ -50,9 +51,3 @@ def _rows(source: str, held_out: bool) -> list[dict]:
             place = {"task": source, "task_held_out": held_out, "task_index": index}
             rows.append({"prompt": prompt, "answer": str(problem["answer"]), **place})
     return rows
-
-
-def _sliced(dataset: datasets.Dataset, name: str, split: str) -> datasets.Dataset:
-    parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(dataset)})
-    rows = [row for part in parts for row in range(part.from_ or 0, len(dataset) if part.to is None else part.to)]
-    return dataset.select(rows)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """MiniMind's data for what comes before reinforcement learning: texts, conversations and preferences as token ids.
 
-What is learned in a conversation is what the model will have to write itself: of every assistant turn the tokens after
-the generation prompt (the one with thinking opened, if the turn thinks) up to and including the end-of-turn token.
-Nothing is looked for in token ids; a turn is where the chat template says it is, so that any template works that
-renders the beginning of a conversation alike whatever follows. Where trl has such a version of a known template
-(Qwen3's drops earlier thoughts, say), that one is used.
+Learned in a conversation is what the model will have to write itself: of every assistant turn the tokens after the
+generation prompt (with thinking opened, if the turn thinks) up to and including the end-of-turn token. Turns are not
+searched for in token ids: they are where the chat template puts them. So any template works that renders the
+beginning of a conversation the same way, whatever follows. If a known template does not (Qwen3's drops earlier
+thoughts, for example), trl's training version of it is used.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ IGNORED = -100  # transformers' label of a token that is not learned
 
 
 class ConversationRenderer:
-    """Renders whole conversations with a tokenizer's chat template, and says which parts are to be learned.
+    """Renders whole conversations with a tokenizer's chat template and says which parts are learned.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A fast tokenizer with a chat template and an EOS token.
@@ -36,10 +36,10 @@ class ConversationRenderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
         if tokenizer.eos_token is None:
-            raise PromptError(f"The tokenizer {name} has no eos token, which ends a turn. Set `tokenizer.eos_token`.")
+            raise PromptError(f"The tokenizer {name} has no eos token to end a turn with. Set `tokenizer.eos_token`.")
         if not tokenizer.is_fast:
             raise PromptError(
-                f"The tokenizer {name} does not tell where tokens are in the text. Use its fast version."
+                f"The tokenizer {name} does not return the positions of tokens in the text. Use its fast version."
             )
         self.tokenizer = tokenizer
         self._template = _training_template(tokenizer) if tokenizer.chat_template else None
@@ -49,7 +49,7 @@ class ConversationRenderer:
         if self._template is None:
             raise PromptError(
                 f"The tokenizer {self.tokenizer.name_or_path!r} has no chat template to render conversations. Set "
-                "`tokenizer.chat_template`, or take the tokenizer of the model's instruct version."
+                "`tokenizer.chat_template`, or use the tokenizer of the model's instruct version."
             )
         return self.tokenizer.apply_chat_template(
             messages, tools=tools, tokenize=False, chat_template=self._template, **template_kwargs
@@ -61,15 +61,15 @@ class ConversationRenderer:
         return self.text(messages, tools, add_generation_prompt=True, **state)
 
     def shared_opening(self, messages: Messages, tools: list[dict] | None, opening: str, texts: list[str]) -> str:
-        """What the model is given of an answer: the opening, or the part of it with which the template begins turns.
+        """What the model is given of a turn: the opening, or the part of it with which the template begins turns.
 
-        Where a turn of the past lacks what the generation prompt opens (a thought, say), an answer may begin with the
-        same characters by chance; they are not given, so no more is shared than is before an answer of any text.
+        If an earlier turn lacks what the generation prompt opens (a thought, for example), an answer can begin with
+        the same characters by chance. These are not given, so no more is shared than precedes any answer.
 
         Args:
             messages (`list[dict]`): The conversation before the answer.
             tools (`list[dict]`, *optional*): Its tools.
-            opening (`str`): These as text, ready for the assistant to answer.
+            opening (`str`): Both as text, ready for the assistant to answer.
             texts (`list[str]`): The conversation with each of the answers.
         """
         if all(text.startswith(opening) for text in texts):
@@ -89,7 +89,7 @@ class ConversationRenderer:
             `tuple[str, list[range]]`: The text, and the characters of each assistant turn that are learned.
 
         Raises:
-            PromptError: If no assistant speaks, or the template renders earlier turns differently once more follow.
+            PromptError: If there is no assistant turn, or the template renders a turn differently when more follow.
         """
         whole = self.text(messages, tools)
         spans = []
@@ -97,20 +97,20 @@ class ConversationRenderer:
             if message["role"] != "assistant":
                 continue
             if index == 0:
-                raise PromptError(f"{where}: the assistant speaks first. Begin with a user turn.")
+                raise PromptError(f"{where}: the first turn is the assistant's. Begin with a user turn.")
             so_far = self.text(messages[: index + 1], tools)
             if not whole.startswith(so_far):
                 raise PromptError(
-                    f"{where}: the chat template renders turn {index} differently once others follow, so that what "
-                    "is learned would not be what is generated. Split the conversation so that each row ends with "
-                    "the turn to learn, or use a template that keeps earlier turns as they are."
+                    f"{where}: the chat template renders turn {index} differently when others follow, so the model "
+                    "would learn something else than it generates. Split the conversation so that each row ends with "
+                    "the turn to learn, or use a template that does not change earlier turns."
                 )
             before = self.opening(messages[:index], tools, thinks(message))
             start = len(self.shared_opening(messages[:index], tools, before, [so_far]))
             spans.append(range(start, self._end_of_turn(so_far)))
         if not spans:
             roles = [message["role"] for message in messages]
-            raise PromptError(f"{where}: there is no assistant turn to learn, only {roles}. Remove the row.")
+            raise PromptError(f"{where}: there is no assistant turn to learn from, only {roles}. Remove the row.")
         return whole, spans
 
     def _end_of_turn(self, text: str) -> int:
@@ -121,12 +121,12 @@ class ConversationRenderer:
 def _training_template(tokenizer: PreTrainedTokenizerBase) -> str:
     try:
         return get_training_chat_template(tokenizer) or tokenizer.chat_template
-    except ValueError:  # none of the templates that trl knows
+    except ValueError:  # trl does not know this template
         return tokenizer.chat_template
 
 
 def thinks(message: Mapping[str, Any]) -> bool:
-    """Whether an assistant's message holds a thought."""
+    """Whether an assistant message contains a thought."""
     thought, separator, _ = message["content"].partition("</think>")
     return bool(message.get("reasoning_content") or (separator and thought.split("<think>")[-1].strip()))
 
@@ -135,10 +135,10 @@ def check_example(row: Mapping[str, Any], where: str) -> str:
     """Refuses a row that supervised training cannot use.
 
     Returns:
-        `str`: Which column holds the example: `conversations`, `messages` or `text`.
+        `str`: The column of the example: `conversations`, `messages` or `text`.
 
     Raises:
-        PromptError: If there is none of them, or what it holds cannot be used.
+        PromptError: If none of them is there, or its value cannot be used.
     """
     kind = next((name for name in (*CONVERSATION_COLUMNS, "text") if row.get(name) is not None), None)
     if kind is None:
@@ -149,12 +149,12 @@ def check_example(row: Mapping[str, Any], where: str) -> str:
     if kind != "text":
         parse_messages(row[kind], f"{where}: `{kind}`")
     elif not isinstance(row["text"], str) or not row["text"]:
-        raise PromptError(f"{where}: `text` is {row['text']!r}, expected a text. Correct or remove the row.")
+        raise PromptError(f"{where}: `text` is {row['text']!r}, expected a string. Correct or remove the row.")
     return kind
 
 
 def encode_text(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
-    """A text between BOS and EOS, all of it learned: an example of pretraining."""
+    """A text between BOS and EOS, all of it learned: an example for pretraining."""
     ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
     ends = ([tokenizer.bos_token_id], [tokenizer.eos_token_id])
     before, after = ([token for token in end if token is not None] for end in ends)
@@ -174,14 +174,14 @@ def encode_conversation(
 
     Args:
         row (`Mapping`): A row in MiniMind's format.
-        index (`int`): Its number; with `seed` it decides about the system prompt.
-        renderer ([`ConversationRenderer`]): The tokenizer's.
-        column (`str`): Where the messages are.
-        system_prompt_ratio (`float`): Share of the conversations without a system message that are given one.
+        index (`int`): Its number. With `seed` it decides on the system prompt.
+        renderer ([`ConversationRenderer`]): Of the tokenizer.
+        column (`str`): The column of the messages.
+        system_prompt_ratio (`float`): Share of the conversations without a system message that get one.
         seed (`int`): Of that choice.
 
     Returns:
-        `dict[str, list[int]]`: `input_ids`, and `labels` that are -100 for all that is not learned.
+        `dict[str, list[int]]`: `input_ids`, and `labels`, which are -100 where nothing is learned.
     """
     where = f"row {index}"
     messages, tools = parse_messages(row[column], f"{where}: `{column}`")
@@ -199,18 +199,20 @@ def parse_preference(row: Mapping[str, Any], where: str) -> tuple[Messages, dict
     """Reads a preference: a question and two answers.
 
     Args:
-        row (`Mapping`): `chosen` and `rejected`, each a whole conversation, or what follows a common `prompt`.
+        row (`Mapping`): `chosen` and `rejected`, each a whole conversation or the continuation of a common `prompt`.
         where (`str`): Its place, for error messages.
 
     Returns:
         `tuple`: The messages before the answers, the chosen and the rejected answer, the tools.
 
     Raises:
-        PromptError: If one of them is missing, no assistant has the last word, or the conversations part earlier.
+        PromptError: If one is missing, a last message is not the assistant's, or the conversations differ earlier.
     """
     missing = [name for name in ("chosen", "rejected") if row.get(name) is None]
     if missing:
-        raise PromptError(f"{where}: `{missing[0]}` is missing; a preference has `chosen` and `rejected`.")
+        raise PromptError(
+            f"{where}: `{missing[0]}` is missing. A preference has `chosen` and `rejected`. Correct or remove the row."
+        )
     prompt = _as_list(row.get("prompt") or [], where, "prompt")
     (chosen, tools), (rejected, _) = (
         parse_messages([*prompt, *_as_list(row[name], where, name)], f"{where}: `{name}`")
@@ -218,8 +220,8 @@ def parse_preference(row: Mapping[str, Any], where: str) -> tuple[Messages, dict
     )
     if chosen[:-1] != rejected[:-1] or not chosen[:-1]:
         raise PromptError(
-            f"{where}: `chosen` and `rejected` must be the same conversation up to their last message, the answers to "
-            "compare. Correct or remove the row."
+            f"{where}: `chosen` and `rejected` must be the same conversation up to their last messages, the answers "
+            "to compare. Correct or remove the row."
         )
     for name, messages in (("chosen", chosen), ("rejected", rejected)):
         if messages[-1]["role"] != "assistant":

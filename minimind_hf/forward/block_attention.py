@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in the shared-prompt layout as few large matrix products, for long sequences on CPUs.
+"""Attention in the shared-prompt layout as a few large matrix products, for long sequences on CPUs.
 
-torch's fused attention works through the keys tile by tile, by many small products in MKL, and needs the prompt's keys
-and values once per completion and query head. Here the queries of all completions, and of all heads that share keys,
-are multiplied with the prompt's keys in one product, by oneDNN. Nothing but queries, keys and values is kept for the
-backward pass, which computes the attention weights once more; they are worked through in blocks, so that memory does
-not grow with the square of a length. At contexts of 576 tokens that takes two thirds of the time of fused attention
-on an AMD EPYC, at 256 tokens the same, below more; in bfloat16 it is ahead at 256, too: see [`pays_off`].
+torch's fused attention processes the keys tile by tile, with many small MKL products, and needs the prompt's keys and
+values once per completion and query head. Here one oneDNN product multiplies the queries of all completions, and of
+all heads that share keys, with the prompt's keys. Only queries, keys and values are kept for the backward pass, which
+recomputes the attention weights. The weights are processed in blocks, so memory does not grow with the square of the
+sequence length. On an AMD EPYC this takes two thirds of the time of fused attention at contexts of 576 tokens, the
+same time at 256, and more below; in bfloat16 it is already faster at 256. See [`pays_off`].
 
-Scores and softmax are float32 in reduced precision too.
+Scores and softmax use float32 in reduced precision too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,21 +20,21 @@ from torch import Tensor
 
 from .lean import product
 
-BLOCK_LENGTH = 128  # queries of a long sequence that are computed at a time
-MAX_WEIGHTS = 2**20  # attention weights that are computed at a time: 4 MiB in float32
-LONG_CONTEXT = 384  # tokens; half of that in reduced precision, where the backward of fused attention is slow
+BLOCK_LENGTH = 128  # queries of a long sequence computed at a time
+MAX_WEIGHTS = 2**20  # attention weights computed at a time: 4 MiB in float32
+LONG_CONTEXT = 384  # tokens; half of that in reduced precision, where the backward pass of fused attention is slow
 
 
 @dataclass
 class Span:
-    """Sequences of one length behind a common prefix; each attends to the prefix and causally to itself.
+    """Sequences of equal length after a common prefix; each attends to the prefix and causally to itself.
 
     Args:
-        prefix (`list[slice]`): Where the tokens of the prefix lie in the row of all tokens.
-        tokens (`slice` or `Tensor` of shape `(count * length,)`): Where those of the sequences lie, one sequence after
-            the other.
-        count (`int`), length (`int`): How many sequences, and of how many tokens.
-        filled (`Tensor` of shape `(count * length,)`, *optional*): 0 where a shorter sequence was filled up, else 1.
+        prefix (`list[slice]`): Positions of the prefix in the row of all tokens.
+        tokens (`slice` or `Tensor` of shape `(count * length,)`): Positions of the sequences, one sequence after the
+            other.
+        count (`int`), length (`int`): Number of sequences, and tokens of each.
+        filled (`Tensor` of shape `(count * length,)`, *optional*): 0 where a shorter sequence is padded, else 1.
     """
 
     prefix: list[slice]
@@ -69,7 +69,7 @@ class _BlockAttention(torch.autograd.Function):
 
 
 class _Inputs:
-    """What one span computes from: R = count x query heads per key head x length queries for each of K key heads."""
+    """The inputs of one span: R = count x query heads per key head x length queries for each of K key heads."""
 
     def __init__(self, span: Span, query: Tensor, key: Tensor, value: Tensor, scaling: float):
         self.span, self.scaling = span, scaling
@@ -86,7 +86,7 @@ class _Inputs:
         return split.transpose(1, 2).reshape(self.kv_heads, -1, of_heads.shape[-1])
 
     def to_heads(self, of_rows: Tensor) -> Tensor:
-        """The way back."""
+        """The inverse of [`to_rows`]."""
         split = of_rows.unflatten(1, (self.span.count, -1, self.span.length))
         return split.transpose(1, 2).reshape(-1, self.span.count * self.span.length, of_rows.shape[-1])
 
@@ -111,7 +111,7 @@ class _Inputs:
         return scores.softmax(dim=-1)
 
     def read(self, weights: Tensor) -> Tensor:
-        """What the queries read, `(K, R, dim)`."""
+        """The attention output of the queries, `(K, R, dim)`."""
         of_prefix, own = self._split(weights.to(self.dtype))
         output = torch.bmm(own, self.own_value).view(self.kv_heads, -1, self.own_value.shape[-1])
         if self.prefix_length:
@@ -156,7 +156,7 @@ class _Inputs:
         return output
 
     def _add_weighted(self, total: Tensor, weights: Tensor, states: Tensor) -> None:
-        """Adds the states of the rows to the keys that they weigh, prefix and own."""
+        """Adds the weighted states of the rows at the positions of the keys, of the prefix and of the sequences."""
         of_prefix, own = self._split(weights)
         own = torch.bmm(own.transpose(1, 2), self._per_sequence(states))
         _add(total, self.span, own.view(self.kv_heads, -1, states.shape[-1]))
@@ -194,13 +194,14 @@ def _add(row: Tensor, span: Span, states: Tensor) -> None:
 
 
 def block_attention(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span], scaling: float) -> Tensor:
-    """Attention of a row of tokens.
+    """Attention over a row of tokens.
 
     Args:
-        query (`Tensor` of shape `(heads, T, dim)`): As many heads as keys have, or a multiple.
-        key (`Tensor` of shape `(kv_heads, T, dim)`), value (`Tensor` of shape `(kv_heads, T, dim)`): In its dtype.
-        spans (`Sequence[Span]`): Of which every token is in one; see [`spans_of`].
-        scaling (`float`): Of the scores.
+        query (`Tensor` of shape `(heads, T, dim)`): Queries; `heads` is a multiple of `kv_heads`.
+        key (`Tensor` of shape `(kv_heads, T, dim)`), value (`Tensor` of shape `(kv_heads, T, dim)`): Keys and values,
+            with the dtype of the queries.
+        spans (`Sequence[Span]`): Together they contain every token once; see [`group_spans`].
+        scaling (`float`): Factor of the scores.
 
     Returns:
         `Tensor` of shape `(heads, T, dim)`
@@ -211,7 +212,7 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[S
 
 
 def sequence_spans(start: int, length: int, prefix: Sequence[slice] = ()) -> Iterator[Span]:
-    """Cuts one sequence into blocks, each behind all that is before it."""
+    """Cuts one sequence into blocks; the prefix of a block is everything before it."""
     for begin in range(0, length, BLOCK_LENGTH):
         end = min(begin + BLOCK_LENGTH, length)
         before = [slice(start, start + begin)] if begin else []
@@ -219,7 +220,7 @@ def sequence_spans(start: int, length: int, prefix: Sequence[slice] = ()) -> Ite
 
 
 def pays_off(query: Tensor, longest_context: int) -> bool:
-    """Whether this way is faster than fused attention for queries that read so many tokens."""
+    """Whether block attention is faster than fused attention for queries that attend to this many tokens."""
     bound = LONG_CONTEXT if _dtype_of_products(query).itemsize > 2 else LONG_CONTEXT // 2
     return query.device.type == "cpu" and longest_context >= bound
 
@@ -231,12 +232,12 @@ def _dtype_of_products(states: Tensor) -> torch.dtype:
 def group_spans(
     start: int, prompt_length: int, lengths: Sequence[int], heads: int, device: torch.device
 ) -> list[Span]:
-    """Returns the spans of a prompt and its completions, which lie in the row one after the other.
+    """Returns the spans of a prompt and its completions, which follow one another in the row.
 
     Args:
-        start (`int`): Where the prompt begins.
+        start (`int`): Position where the prompt begins.
         prompt_length (`int`), lengths (`Sequence[int]`): Tokens of the prompt and of each completion.
-        heads (`int`): Of the queries.
+        heads (`int`): Number of query heads.
     """
     prompt = slice(start, start + prompt_length)
     spans = list(sequence_spans(start, prompt_length))
@@ -255,7 +256,7 @@ def group_spans(
 
 
 def _together(order: list[int], lengths: Sequence[int], prompt_length: int, heads: int) -> tuple[list[int], list[int]]:
-    """Takes sequences off the front, longest first: as many as may be computed at once and are about as long."""
+    """Takes sequences of similar length from the front, longest first, as many as can be computed at once."""
     longest = lengths[order[0]]
     most = max(1, MAX_WEIGHTS // (heads * longest * (prompt_length + longest)))
     count = sum(1 for number in order[:most] if 2 * lengths[number] > longest)
@@ -263,7 +264,7 @@ def _together(order: list[int], lengths: Sequence[int], prompt_length: int, head
 
 
 def _joined(starts: list[int], lengths: list[int], prompt: slice, device: torch.device) -> Span:
-    """One span of sequences that are filled up to the length of the first."""
+    """One span of sequences, padded to the length of the first."""
     longest = lengths[0]
     neighbours = all(start + longest == following for start, following in pairwise(starts))
     if neighbours and lengths[-1] == longest:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a causal LM's `forward` accepts.
+"""Properties of a causal LM: the arguments of its `forward`, its vocabulary, its context, its EOS ids.
 
-Architectures differ in a few optional arguments (ALiBi models take no `position_ids`, older code names its cache
-`past_key_values`). Whoever calls a model of any architecture asks here first.
+Architectures differ in a few optional arguments (ALiBi models take no `position_ids`, older code calls its cache
+`past_key_values`). Code that calls models of any architecture checks here first.
 """
 
 import inspect
+from collections.abc import Iterable
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -20,8 +21,26 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def forward_arguments(model: nn.Module) -> frozenset[str]:
     """Returns the names of the arguments that the model's `forward` declares."""
-    # Of the class, not of the instance: accelerate replaces the instance's `forward` by a wrapper under autocast.
+    # Inspect the class, not the instance: accelerate replaces the instance's `forward` by an autocast wrapper.
     return frozenset(inspect.signature(type(unwrap(model)).forward).parameters)
+
+
+def refuse_learned_prompts(model: nn.Module) -> None:
+    """Refuses peft adapters that are prompts or prefixes.
+
+    peft puts them in front of every input, each decoded token included, and drops the position ids, so that a prompt
+    that is padded on the left gets other log-probabilities than the same prompt alone.
+
+    Raises:
+        ValueError: With the kind of the adapter and what to use instead.
+    """
+    for name, config in getattr(model, "peft_config", {}).items():
+        if config.is_prompt_learning:
+            raise ValueError(
+                f"The adapter {name!r} is a prompt (peft_type={config.peft_type.value}), whose log-probabilities "
+                "depend on how a batch is padded, so it can neither be sampled from nor trained here. Use adapters "
+                "that change weights: LoraConfig, say."
+            )
 
 
 def cache_argument(model: nn.Module) -> str:
@@ -36,32 +55,48 @@ def cache_argument(model: nn.Module) -> str:
             return name
     raise ValueError(
         f"{type(unwrap(model)).__name__}.forward takes neither `cache` nor `past_key_values`, so the torch rollout "
-        "engine cannot decode with it token by token. Pass a rollout engine of your own as `rollout_engine`."
+        "engine cannot decode with it token by token. Pass a custom rollout engine as `rollout_engine`."
     )
 
 
 def vocabulary_size(model: nn.Module) -> int:
-    """Returns how many token ids the model embeds, whatever adapters wrap its embeddings."""
+    """Returns the number of token ids that the model embeds, even if adapters wrap its embeddings."""
     return unwrap(model).config.get_text_config().vocab_size
 
 
 def context_length(model: nn.Module) -> int | None:
-    """Returns the tokens that the model was made for; unset for models whose positions have no end."""
+    """Returns the maximum context length of the model in tokens; `None` if its positions are unlimited."""
     return getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
 
 
+def declared_eos_ids(model: nn.Module) -> tuple[int, ...]:
+    """Returns the ids that end a completion by the model's generation config; none if it has no such config."""
+    declared = getattr(getattr(unwrap(model), "generation_config", None), "eos_token_id", None)
+    return (declared,) if isinstance(declared, int) else tuple(declared or ())
+
+
+def unspoken_ids(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> frozenset[int]:
+    """Returns the ids that are no part of a completion's text: BOS, EOS and PAD.
+
+    Other special tokens are text: the tags of a thought or of a tool call are special in some vocabularies.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): Of the model.
+        ends (`Iterable[int]`): Further ids that end a completion, such as those of the generation config.
+    """
+    return frozenset({*ends, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None})
+
+
 def eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns every id that ends a completion: those of the generation config, and the tokenizer's.
+    """Returns every id that ends a completion, from the generation config and the tokenizer.
 
     Raises:
         ValueError: If there is none.
     """
-    declared = getattr(unwrap(model).generation_config, "eos_token_id", None)
-    declared = [declared] if isinstance(declared, int) else list(declared or [])
-    ids = {*declared, tokenizer.eos_token_id} - {None}
+    ids = {*declared_eos_ids(model), tokenizer.eos_token_id} - {None}
     if not ids:
         raise ValueError(
-            "Neither the model's generation config nor the tokenizer has an EOS token, so no completion could end. "
+            "Neither the model's generation config nor the tokenizer has an EOS token, so completions could not end. "
             "Set tokenizer.eos_token or model.generation_config.eos_token_id."
         )
     return tuple(sorted(ids))

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layout a run scores its completions in.
+"""Chooses the layout in which a run computes log-probabilities.
 
-`shared_prompt` serves every model whose attention goes through transformers' interface and whose head turns hidden
-states into logits without further ado. Whether a model is one of them is asked of its class and config, and then
-tried: both layouts score a few made-up completions, and must agree. Models that cannot fall back to `padded`.
+`shared_prompt` works for every model whose attention goes through transformers' interface and whose head maps hidden
+states directly to logits. The model's class and config are checked first, then both layouts are tried on a few made-up
+completions and must agree. Other models fall back to `padded`.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .introspection import forward_arguments, unwrap
 from .logprobs import TokenScores, completion_scores, shared_prompt_scores
 from .shared_prompt import ATTENTION_NAME, attach, detach, pack
+from .token_batch import TokenBatch, made_up_batch
 
 LAYOUTS = ("shared_prompt", "padded")
 _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # in nats; reduced precision: 0.25
@@ -19,44 +20,42 @@ _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # in nats; reduce
 
 def score_completions(
     model: nn.Module,
-    batch: dict[str, Tensor],
+    batch: TokenBatch,
     temperature: float,
     layout: str,
     with_entropy: bool = False,
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """Scores a micro-batch in one of the layouts; they give the same numbers.
+    """Computes the log-probabilities of a micro-batch in one of the layouts; both give the same numbers.
 
     Args:
-        model: A causal LM; for `shared_prompt` one that [`choose_layout`] found fit.
-        batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask` and, of
-            shape `(N,)`, `group_ids`, which are equal for neighbouring rows with the same prompt.
-        temperature (`float`): The sampling temperature that the completions were drawn at.
+        model: A causal LM; for `shared_prompt`, one that [`choose_layout`] accepted.
+        batch ([`TokenBatch`]): The completions and their prompts.
+        temperature (`float`): The temperature at which the completions were sampled.
         layout (`str`): `"shared_prompt"` or `"padded"`.
-        with_entropy (`bool`), with_aux_loss (`bool`): What else to return.
-        entropy_gradient (`bool`): Whether the entropies have a gradient, which costs time.
+        with_entropy (`bool`), with_aux_loss (`bool`): Additional outputs to return.
+        entropy_gradient (`bool`): Whether the entropies have a gradient, which takes extra time.
 
     Returns:
-        [`TokenScores`] in the shape of the padded layout.
+        [`TokenScores`] with the shapes of the padded layout.
     """
-    padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
     if layout == "padded":
-        return completion_scores(model, *padded, temperature, with_entropy, with_aux_loss, entropy_gradient)
-    packed = pack(*padded, batch["group_ids"], keep_last_tokens=with_aux_loss)
+        return completion_scores(model, *batch.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
+    packed = pack(batch, keep_last_tokens=with_aux_loss)
     return shared_prompt_scores(model, packed, temperature, with_aux_loss, entropy_gradient)
 
 
 def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tuple[str, str | None]:
-    """Prepares a model for the requested layout if it can have it.
+    """Prepares a model for the requested layout if the model supports it.
 
     Args:
         requested (`str`): `"shared_prompt"` or `"padded"`.
-        model: The policy with whole weights, before anything but peft wraps it.
+        model: The policy with unsharded weights, not yet wrapped by anything but peft.
         with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
 
     Returns:
-        `(layout, reason)`: The layout to use, and why it is not the requested one if it is not.
+        `(layout, reason)`: The layout to use, and the reason if it is not the requested one.
     """
     if requested == "padded":
         return "padded", None
@@ -75,10 +74,10 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
     accepted = forward_arguments(model)
     if not getattr(base, "_supports_attention_backend", False):
         return "its attention does not go through transformers' attention interface"
-    if config._attn_implementation not in (None, "sdpa", ATTENTION_NAME):  # the last: of an earlier trainer's
+    if config._attn_implementation not in (None, "sdpa", ATTENTION_NAME):  # the last one is left by an earlier trainer
         return f"it was loaded with attn_implementation={config._attn_implementation!r}, not 'sdpa'"
     if "logits_to_keep" not in accepted or base.get_output_embeddings() is None:
-        return "its forward has no logits_to_keep, or no language-model head that can be found"
+        return "its forward has no logits_to_keep, or its language-model head cannot be found"
     other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if other_layers or getattr(config, "sliding_window", None):
         kinds = ", ".join(sorted(other_layers)) or "sliding_window"
@@ -86,20 +85,6 @@ def _structural_reason(model: nn.Module, with_aux_loss: bool) -> str | None:
     if with_aux_loss and "router_token_weights" not in accepted:
         return "its router loss cannot count a prompt token once per completion (router_aux_loss_coef=0 leaves it out)"
     return None
-
-
-def made_up_batch(vocab_size: int, device: torch.device) -> dict[str, Tensor]:
-    """Two groups of unequal prompts and completions, to try a layout on."""
-    ids = torch.arange(3, 27, device=device) % vocab_size
-    batch = {
-        "prompt_ids": ids.view(4, 6),
-        "prompt_mask": torch.tensor([[1] * 6, [1] * 6, [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]], device=device),
-        "completion_ids": ids.flip(0)[:20].view(4, 5),
-        "completion_mask": torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0]], device=device),
-        "group_ids": torch.tensor([0, 0, 1, 1], device=device),
-    }
-    batch["prompt_ids"][1], batch["prompt_ids"][3] = batch["prompt_ids"][0], batch["prompt_ids"][2]
-    return batch
 
 
 @torch.no_grad()
@@ -115,7 +100,7 @@ def _difference(model: nn.Module) -> str | None:
         return f"trying it raised {type(error).__name__}: {str(error).splitlines()[0]}"
     finally:
         model.train(was_training)
-    mask = batch["completion_mask"].bool()
+    mask = batch.padded()[3].bool()
     logps_differ, entropies_differ = shared.logps - plain.logps, shared.entropy - plain.entropy
     difference = torch.stack([logps_differ, entropies_differ])[:, mask].abs().max().item()
     if not difference < _PROBE_TOLERANCE.get(unwrap(model).dtype, 0.25):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers and norms of a model on a CPU, computed in less time and memory; weights, names and classes stay.
+"""Faster linear layers and norms for a model on a CPU, with less memory; weights, names and classes do not change.
 
-Linear layers: torch sends float32 products to MKL, which on CPUs of other makers runs far below their peak: 2.3 times
+Linear layers: torch sends float32 products to MKL, which is far below peak speed on CPUs not made by Intel: 2.3 times
 slower than oneDNN on an AMD EPYC with AVX-512, forward and backward, at the sizes of a small language model. oneDNN
-reads transposed operands as they lie, so neither product of the backward pass needs a copy.
+reads transposed operands in place, so neither product of the backward pass needs a copy.
 
-Norms: written as single operations, as in transformers, the backward of a root mean square norm goes over its input a
-dozen times and keeps three tensors of its size; on a CPU that takes as long as a matrix product. Here it goes over it
-five times and keeps one.
+Norms: transformers writes a root mean square norm as separate operations. Its backward pass then reads the input a
+dozen times and keeps three tensors of the same size, which on a CPU takes as long as a matrix product. This version
+reads it five times and keeps one tensor.
 
-The results are those of the modules' own forwards up to rounding.
+The results equal those of the modules' own forwards up to rounding.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,15 @@ from torch import Tensor, nn
 def replace_forwards(
     model: nn.Module, is_meant: Callable[[Any], bool], compute: Callable[[Any, Tensor], Tensor]
 ) -> int:
-    """Makes the modules that are meant compute by a function of themselves and their input.
+    """Replaces the forward of selected modules by a function of the module and its input.
 
     Args:
-        model (`nn.Module`): Whose modules are looked at.
-        is_meant (`Callable`): Says of a module whether it changes.
-        compute (`Callable`): A function of a module of Python, so that the model can still be pickled.
+        model (`nn.Module`): The model whose modules are searched.
+        is_meant (`Callable`): Whether to replace the forward of a module.
+        compute (`Callable`): The new forward. It must be a module-level function, so that the model can be pickled.
 
     Returns:
-        `int`: How many changed.
+        `int`: Number of modules changed.
     """
     meant = [module for module in model.modules() if is_meant(module)]
     for module in meant:
@@ -40,7 +40,7 @@ def replace_forwards(
 
 
 class _Forward:
-    """The forward of one module. It holds no weights, so that copies and pickles of the module stay right."""
+    """The forward of one module. It holds no weights, so copies and pickles of the module stay correct."""
 
     def __init__(self, module: nn.Module, compute: Callable[[Any, Tensor], Tensor]):
         self.module, self.compute = module, compute
@@ -62,7 +62,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight.T` of two matrices of any dtype, without a gradient; float32 on a CPU by oneDNN."""
+    """`x @ weight.T` of two matrices of any dtype, without a gradient. oneDNN computes float32 on a CPU."""
     if x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() and weight.numel() and is_available():
         return _product(*(each if _is_dense(each) else each.contiguous() for each in (x, weight)))
     return x @ weight.t()
@@ -74,16 +74,19 @@ def _is_dense(matrix: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
+    """Returns a matrix, whatever the shape of `x`: autograd refuses to change a view made in here in place, as some
+    models and adapters do."""
+
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
-        return _product(x.flatten(0, -2), weight, bias).unflatten(0, x.shape[:-1])
+        return _product(x.flatten(0, -2), weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        rows = grad.contiguous().flatten(0, -2)  # an expanded gradient (of a sum, say) repeats memory
+        rows = grad.contiguous()  # an expanded gradient (of a sum, say) repeats memory
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         grad_x = _product(rows, weight.t()).view_as(x) if wants_x else None
         grad_weight = _product(rows.t(), x.flatten(0, -2).t()) if wants_weight else None
@@ -92,20 +95,20 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As `F.linear`; by oneDNN where both are float32 on a CPU and autocast is off."""
+    """Equals `F.linear`; oneDNN computes it if both are float32 on a CPU and autocast is off."""
     on_cpu = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     if not on_cpu or x.dim() < 2 or x.numel() == 0 or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias)
+    return _Linear.apply(x, weight, bias).unflatten(0, x.shape[:-1])
 
 
 def use_onednn(model: nn.Module) -> int:
-    """Makes the `nn.Linear` modules of a model compute by [`linear`].
+    """Makes the `nn.Linear` modules of a model use [`linear`].
 
-    Only plain ones: a subclass (quantised layers, say) has a forward of its own.
+    Subclasses (quantised layers, for example) have their own forward and are left alone.
 
     Returns:
-        `int`: How many modules changed; 0 where oneDNN is missing.
+        `int`: Number of modules changed; 0 if oneDNN is missing.
     """
     return replace_forwards(model, _is_plain_linear, _compute_linear) if is_available() else 0
 
@@ -120,7 +123,7 @@ def _compute_linear(module: nn.Linear, x: Tensor) -> Tensor:
 
 # Norms
 
-# Those that compute `weight * (x / rms(x))` in float32 and round the quotient to the dtype of `x`.
+# Norms that compute `weight * (x / rms(x))` in float32 and round the quotient to the dtype of `x`.
 NORMS = frozenset(["LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm"])
 NORM_DTYPES = (torch.float32, torch.bfloat16)
 
@@ -156,21 +159,21 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """`weight * x / sqrt(mean(x^2) + epsilon)` over the last dimension, of float32 or bfloat16.
 
     Args:
-        x (`Tensor` of shape `(..., width)`): Normed in float32; the quotient has its dtype.
+        x (`Tensor` of shape `(..., width)`): Normalized in float32; the quotient is rounded to this dtype.
         weight (`Tensor` of shape `(width,)`)
         epsilon (`float`): Added to the mean square.
 
     Returns:
-        `Tensor` of shape `(..., width)`: In the wider dtype of both.
+        `Tensor` of shape `(..., width)`, in the wider dtype of `x` and `weight`.
     """
     return _RMSNorm.apply(x, weight, epsilon)
 
 
 def use_lean_norms(model: nn.Module) -> int:
-    """Makes the norms of a model that [`rms_norm`] computes exactly compute by it.
+    """Makes the norms of a model use [`rms_norm`], if it computes exactly what they do.
 
     Returns:
-        `int`: How many modules changed.
+        `int`: Number of modules changed.
     """
     return replace_forwards(model, _is_known_norm, _compute_norm)
 

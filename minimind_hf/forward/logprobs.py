@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log-probabilities of completions, in two layouts.
 
-The log-probabilities are those of the sampling distribution: logits are divided by the sampling temperature, in
-float32, wherever they are scored (policy and reference). `padded` is the plain layout, prompts padded left and
-completions padded right; it is the reference that `shared_prompt`, the fast one, is tested against.
+The log-probabilities are those of the sampling distribution: for the policy and the reference alike, logits are
+divided by the sampling temperature in float32. `padded` is the plain layout, with prompts padded on the left and
+completions padded on the right. The fast layout, `shared_prompt`, is tested against it.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from .shared_prompt import PackedBatch
 
 @dataclass
 class TokenScores:
-    """What one forward pass says about the tokens of N completions.
+    """The results of one forward pass for the tokens of N completions.
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probability of each completion token; arbitrary where padded.
+        logps (`Tensor` of shape `(N, C)`): Log-probability of each completion token; arbitrary at padding.
         entropy (`Tensor` of shape `(N, C)`, *optional*): Entropy in nats of the distribution at each position.
         aux_loss (`Tensor` of shape `()`, *optional*): The router's auxiliary loss of a mixture-of-experts model,
             before its coefficient.
@@ -44,15 +44,15 @@ def completion_scores(
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """Scores completions behind their prompts.
+    """Computes log-probabilities of completions, given their prompts, in the padded layout.
 
     Args:
-        model: A causal LM of any architecture; left in its own train/eval mode.
+        model: A causal LM of any architecture; its train/eval mode is not changed.
         prompt_ids (`Tensor` of shape `(N, P)`): Prompts, padded on the left.
-        prompt_mask (`Tensor` of shape `(N, P)`): 1 for real tokens.
+        prompt_mask (`Tensor` of shape `(N, P)`): 1 for tokens, 0 for padding.
         completion_ids (`Tensor` of shape `(N, C)`): Completions, padded on the right.
-        completion_mask (`Tensor` of shape `(N, C)`): 1 for real tokens.
-        temperature (`float`): The sampling temperature that the completions were drawn at.
+        completion_mask (`Tensor` of shape `(N, C)`): 1 for tokens, 0 for padding.
+        temperature (`float`): The temperature at which the completions were sampled.
         with_entropy (`bool`): Also return the entropies.
         with_aux_loss (`bool`): Also return the router's auxiliary loss (mixture-of-experts models only).
         entropy_gradient (`bool`): Whether the entropies have a gradient.
@@ -76,11 +76,12 @@ def completion_scores(
     logits = outputs.logits[:, -num_logits:-1]
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
     entropy = None
-    if with_entropy:
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy = entropy_from_logits(logits)
-    aux_loss = outputs.aux_loss if with_aux_loss else None
-    return TokenScores(selective_log_softmax(logits, completion_ids), entropy, aux_loss)
+    with torch.autocast(logits.device.type, enabled=False):
+        if with_entropy:
+            with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+                entropy = entropy_from_logits(logits)
+        logps = selective_log_softmax(logits, completion_ids)
+    return TokenScores(logps, entropy, outputs.aux_loss if with_aux_loss else None)
 
 
 def shared_prompt_scores(
@@ -90,24 +91,24 @@ def shared_prompt_scores(
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """Scores completions in the shared-prompt layout; [`attach`] must have prepared the model.
+    """Computes log-probabilities in the shared-prompt layout; [`attach`] must have prepared the model.
 
     Args:
         model: A causal LM whose attention goes through transformers' interface.
-        packed ([`PackedBatch`]): The micro-batch; with all its tokens where `with_aux_loss`.
-        temperature (`float`): The sampling temperature that the completions were drawn at.
+        packed ([`PackedBatch`]): The micro-batch; with all its tokens if `with_aux_loss`.
+        temperature (`float`): The temperature at which the completions were sampled.
         with_aux_loss (`bool`): Also return the router's auxiliary loss.
         entropy_gradient (`bool`): Whether the entropies have a gradient.
 
     Returns:
-        [`TokenScores`], with entropies, of the shape of the padded layout; 0 where there is no token.
+        [`TokenScores`] with entropies, with the shapes of the padded layout; 0 where there is no token.
     """
     head = unwrap(model).get_output_embeddings()
     vocab_size = unwrap(model).config.get_text_config().vocab_size
     inputs = {
         "input_ids": packed.input_ids,
         "position_ids": packed.position_ids,
-        # Four dimensions say that the mask is ready; the layout's attention makes its own.
+        # A mask with four dimensions is used as it is; the attention of this layout builds its own.
         "attention_mask": packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
         "shared_prompt": packed.groups,
         "logits_to_keep": packed.predictors,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities out of the language-model head, without ever holding all its logits.
+"""Log-probabilities from the language-model head, without holding all its logits at once.
 
-Inside the context the head answers hidden states with `(log-probability, entropy)` of given target tokens instead of
-logits, a chunk at a time; a chunk's logits are computed again in the backward pass. Since it happens in the head's
-own forward, everything that wraps the model (DDP, DeepSpeed, FSDP, peft) works as it does for logits.
+Inside the context, the head maps hidden states to `(log-probability, entropy)` of given target tokens instead of
+logits. It works chunk by chunk, and the logits of a chunk are recomputed in the backward pass. This happens in the
+head's own forward, so everything that wraps the model (DDP, DeepSpeed, FSDP, peft) works as it does with logits.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 LOGITS_PER_CHUNK = 2**23  # 32 MiB in float32
-ROWS_PER_TILE = 64  # of 6400 logits, 1.6 MiB: several passes over them read the cache instead of memory
+ROWS_PER_TILE = 64  # with 6400 logits each, 1.6 MiB: several passes over a tile read the cache instead of memory
 
 
 class _SelectedLogps(torch.autograd.Function):
-    """`log_softmax(logits / temperature)[target]` and the entropy, keeping the probabilities for the backward.
+    """`log_softmax(logits / temperature)[target]` and the entropy; keeps the probabilities for the backward pass.
 
-    logits (`(R, V)`, float32 or wider), targets (`(R,)`) -> `(R,)`, `(R,)`, the latter with a gradient if asked for.
+    logits (`(R, V)`, float32 or wider), targets (`(R,)`) -> `(R,)`, `(R,)`; the entropy has a gradient on request.
     """
 
     @staticmethod
@@ -30,8 +30,8 @@ class _SelectedLogps(torch.autograd.Function):
         rows = ROWS_PER_TILE if logits.device.type == "cpu" else len(logits)
         kept = repeat(None) if probabilities is None else probabilities.split(rows)
         tiles = zip(logits.split(rows), targets.split(rows), kept, strict=False)
-        scored = [_score_tile(*tile, temperature) for tile in tiles]
-        logps, entropy = (torch.cat(parts) for parts in zip(*scored, strict=True))
+        results = [_tile_logps(*tile, temperature) for tile in tiles]
+        logps, entropy = (torch.cat(parts) for parts in zip(*results, strict=True))
         if probabilities is not None:
             ctx.save_for_backward(probabilities, targets, entropy)
         ctx.temperature = temperature
@@ -46,34 +46,36 @@ class _SelectedLogps(torch.autograd.Function):
         scaled = grad / ctx.temperature
         slope = None
         if ctx.entropy_gradient:
-            # dH / dz = -p * (log p + H); a probability that has underflowed takes no part.
+            # dH / dz = -p * (log p + H); a probability that has underflowed contributes nothing.
             logps = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log_()
             slope = logps.add_(entropy[:, None]).mul_(probabilities)
-        grad_logits = probabilities.mul_(-scaled[:, None])  # in their place: nobody needs them any more
+        grad_logits = probabilities.mul_(-scaled[:, None])  # in place: they are not needed any more
         grad_logits.scatter_add_(1, targets[:, None], scaled[:, None])
         if slope is not None:
             grad_logits.sub_(slope.mul_((grad_entropy / ctx.temperature)[:, None]))
         return grad_logits, None, None, None
 
 
-def _score_tile(
+def _tile_logps(
     logits: Tensor, targets: Tensor, probabilities: Tensor | None, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities and entropies of some rows, and writes their probabilities where they are kept."""
+    """Returns the log-probabilities and entropies of some rows, and writes their probabilities to `probabilities`."""
     logits = logits / temperature
     probabilities = torch.softmax(logits, dim=-1, out=probabilities)
-    # The logarithm of the sum, from the likeliest token: its probability is at least 1 / V, so nothing is lost.
+    # The log normalizer, from the most likely token: its probability is at least 1 / V, so no precision is lost.
     log_normalizer = logits.amax(dim=-1) - probabilities.amax(dim=-1).log_()
     logps = logits.gather(1, targets[:, None]).squeeze(1) - log_normalizer
-    return logps, log_normalizer - torch.linalg.vecdot(probabilities, logits)
+    entropy = log_normalizer - torch.linalg.vecdot(probabilities, logits)
+    return logps, entropy.clamp_(min=0.0)  # the difference of two large numbers where a token is all but certain
 
 
-def _score_chunk(
+def _chunk_logps(
     project: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     logits = project(hidden)
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    return _SelectedLogps.apply(logits, targets, temperature, entropy_gradient)
+    with torch.autocast(logits.device.type, enabled=False):  # it would compute sums over the vocabulary in bfloat16
+        return _SelectedLogps.apply(logits, targets, temperature, entropy_gradient)
 
 
 def chunked_scores(
@@ -84,37 +86,37 @@ def chunked_scores(
     vocab_size: int,
     entropy_gradient: bool = False,
 ) -> Tensor:
-    """Scores target tokens from hidden states.
+    """Computes log-probabilities and entropies of target tokens from hidden states.
 
     Args:
         project (`Callable`): The head, `(R, H)` -> `(R, V)`.
         hidden (`Tensor` of shape `(K, H)`): Hidden states of the positions that predict the targets.
         targets (`Tensor` of shape `(K,)`): Token ids.
-        temperature (`float`): Divides the logits, in float32.
-        vocab_size (`int`): V.
+        temperature (`float`): Divisor of the logits, in float32.
+        vocab_size (`int`): V, the size of the vocabulary.
         entropy_gradient (`bool`): Whether the entropy has a gradient too.
 
     Returns:
-        `Tensor` of shape `(K, 2)`: log-probability, with gradient, and entropy in nats.
+        `Tensor` of shape `(K, 2)`: log-probability, with a gradient, and entropy in nats.
     """
     rows = max(1, LOGITS_PER_CHUNK // vocab_size)
     options = (temperature, entropy_gradient)
     chunks = list(zip(hidden.split(rows), targets.split(rows), strict=True))
     if len(chunks) == 1 or not torch.is_grad_enabled():
-        scored = [_score_chunk(project, *chunk, *options) for chunk in chunks]
+        results = [_chunk_logps(project, *chunk, *options) for chunk in chunks]
     else:
-        scored = [
-            checkpoint(_score_chunk, project, *chunk, *options, use_reentrant=False, preserve_rng_state=False)
+        results = [
+            checkpoint(_chunk_logps, project, *chunk, *options, use_reentrant=False, preserve_rng_state=False)
             for chunk in chunks
         ]
-    return torch.cat([torch.stack([logps, entropy.to(logps)], dim=1) for logps, entropy in scored])
+    return torch.cat([torch.stack([logps, entropy.to(logps)], dim=1) for logps, entropy in results])
 
 
 @contextmanager
 def scoring_head(
     head: nn.Module, targets: Tensor, temperature: float, vocab_size: int, entropy_gradient: bool = False
 ) -> Iterator[None]:
-    """Lets `head` answer hidden states `(1, K, H)` with the scores `(1, K, 2)` of `targets`."""
+    """Makes `head` map hidden states `(1, K, H)` to log-probabilities and entropies `(1, K, 2)` of `targets`."""
     project = head.forward
 
     def forward(hidden: Tensor) -> Tensor:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared-prompt layout: a prompt is computed once, its completions attend to it.
+"""The shared-prompt layout: each prompt is computed once, and all its completions attend to it.
 
-All tokens of a micro-batch lie in one row without padding: of each group the prompt, then its completions, each
-without its last token, which predicts nothing (a router's loss is taken over it too, so there it stays). Position ids
-go on from the prompt in every completion. Attention is the only place where tokens meet, so it alone knows the layout:
-a prompt attends to itself, a completion to the prompt and to itself. It attaches to transformers' attention interface
-and hands every other call to the implementation that the model had before.
+All tokens of a micro-batch form one row without padding: for each group the prompt, then its completions. The last
+token of a completion predicts nothing and is left out, unless a router's loss must count it. In every completion,
+position ids continue from the prompt. Tokens interact only in attention, so only attention has to know the layout: a
+prompt attends to itself, a completion to the prompt and to itself. The layout uses transformers' attention interface
+and passes every other call on to the model's previous implementation.
 """
 
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -20,21 +19,22 @@ from transformers.masking_utils import sdpa_mask
 
 from .block_attention import block_attention, group_spans, pays_off
 from .introspection import unwrap
+from .token_batch import TokenBatch
 
 ATTENTION_NAME = "sdpa_shared_prompt"
 
 
 @dataclass
 class Group:
-    """One prompt and its completions, which lie behind it one after the other.
+    """One prompt, followed by its completions one after the other.
 
     Args:
         prompt_length (`int`): Tokens of the prompt.
-        lengths (`list[int]`): Tokens of each of its G completions that have tokens here.
-        gather (`Tensor` of shape `(G, longest)`, *optional*): Where each completion's tokens lie among those of all,
-            rows filled up with 0; unset when they are equally long and no gathering is needed.
-        scatter (`Tensor`, *optional*): Where in the flattened `gather` each of the tokens is.
-        mask (`Tensor` of shape `(longest, prompt + longest)`): What a completion's token attends to.
+        lengths (`list[int]`): Tokens of each of its G completions; those without tokens here are left out.
+        gather (`Tensor` of shape `(G, longest)`, *optional*): Index of each completion's tokens among the tokens of
+            all completions, padded with 0; `None` if they have equal lengths and no gathering is needed.
+        scatter (`Tensor`, *optional*): Index of each token in the flattened `gather`.
+        mask (`Tensor` of shape `(longest, prompt + longest)`): The positions that a completion token attends to.
     """
 
     prompt_length: int
@@ -58,11 +58,11 @@ class PackedBatch:
 
     Args:
         input_ids (`Tensor` of shape `(1, T)`), position_ids (`Tensor` of shape `(1, T)`): The row of tokens.
-        token_weights (`Tensor` of shape `(1, T)`): How many tokens of the padded layout each stands for.
-        groups (`list[Group]`): Where prompts and completions lie.
+        token_weights (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
+        groups (`list[Group]`): The positions of prompts and completions.
         predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each completion token.
         targets (`Tensor` of shape `(K,)`): The completion tokens.
-        slots (`Tensor` of shape `(K,)`): Their places in the flattened `(N, C)` of the padded layout.
+        slots (`Tensor` of shape `(K,)`): Their index in the flattened `(N, C)` of the padded layout.
         shape (`tuple[int, int]`): `(N, C)`.
     """
 
@@ -81,62 +81,53 @@ class PackedBatch:
         return values.new_zeros(rows * width).index_copy(0, self.slots, values).view(rows, width)
 
 
-def pack(
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    completion_ids: Tensor,
-    completion_mask: Tensor,
-    group_ids: Tensor,
-    keep_last_tokens: bool = False,
-) -> PackedBatch:
-    """Lays out a padded micro-batch without padding and with every prompt once.
+def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
+    """Packs a batch without padding and with every prompt once.
+
+    This happens on the host, so no length has to be read back from the device.
 
     Args:
-        prompt_ids (`Tensor` of shape `(N, P)`), prompt_mask (`Tensor` of shape `(N, P)`): Padded left.
-        completion_ids (`Tensor` of shape `(N, C)`), completion_mask (`Tensor` of shape `(N, C)`): Padded right.
-        group_ids (`Tensor` of shape `(N,)`): Equal for neighbouring rows that share their prompt.
-        keep_last_tokens (`bool`): Keep the token of each completion that predicts nothing.
+        batch ([`TokenBatch`]): The completions and their prompts.
+        keep_last_tokens (`bool`): Keep the last token of each completion, which predicts nothing.
 
     Returns:
         [`PackedBatch`]
     """
-    device = prompt_ids.device
-    prompt_lengths = prompt_mask.sum(dim=1).tolist()
-    completion_lengths = completion_mask.sum(dim=1).tolist()
-    width = completion_ids.shape[1]
-    pieces, positions, weights, groups, predictors, slots = [], [], [], [], [], []
-    total = 0
-    for _, members in groupby(range(len(prompt_lengths)), key=group_ids.tolist().__getitem__):
-        members = list(members)
-        length = prompt_lengths[members[0]]
-        pieces.append(prompt_ids[members[0], prompt_ids.shape[1] - length :])
-        positions.append(torch.arange(length))
-        weights.append(torch.full((length,), len(members)))
-        total += length
-        prompt_end, lengths = total, []
-        for row in members:
-            tokens = completion_lengths[row]
-            kept = tokens if keep_last_tokens else max(tokens - 1, 0)
-            pieces.append(completion_ids[row, :kept])
-            positions.append(torch.arange(length, length + kept))
-            weights.append(torch.ones(kept, dtype=torch.long))
-            if tokens:
-                predictors.append(torch.tensor([prompt_end - 1, *range(total, total + tokens - 1)]))
-                slots.append(torch.arange(row * width, row * width + tokens))
+    ids, positions, weights, predictors, targets, slots = [], [], [], [], [], []
+    groups = []
+    width = batch.width
+    for rows in batch.groups():
+        prompt = batch.prompt_ids[rows[0]]
+        ids += prompt
+        positions += range(len(prompt))
+        weights += [len(rows)] * len(prompt)
+        prompt_end, lengths = len(ids), []
+        for row in rows:
+            completion, start = batch.completion_ids[row], len(ids)
+            kept = len(completion) if keep_last_tokens else max(len(completion) - 1, 0)
+            ids += completion[:kept]
+            positions += range(len(prompt), len(prompt) + kept)
+            weights += [1] * kept
+            if completion:
+                predictors += [prompt_end - 1, *range(start, start + len(completion) - 1)]
+                targets += completion
+                slots += range(row * width, row * width + len(completion))
             if kept:
                 lengths.append(kept)
-            total += kept
-        groups.append(_group(length, lengths, device))
-    slots = torch.cat(slots).to(device)
+        groups.append(_group(len(prompt), lengths, batch.device))
+    ids, positions, weights, predictors, targets, slots = (
+        torch.tensor(values, dtype=torch.long).to(batch.device)
+        for values in (ids, positions, weights, predictors, targets, slots)
+    )
     return PackedBatch(
-        input_ids=torch.cat(pieces)[None],
-        position_ids=torch.cat(positions).to(device)[None],
-        token_weights=torch.cat(weights).to(device)[None],
+        input_ids=ids[None],
+        position_ids=positions[None],
+        token_weights=weights[None],
         groups=groups,
-        predictors=torch.cat(predictors).to(device),
-        targets=completion_ids.flatten()[slots],
+        predictors=predictors,
+        targets=targets,
         slots=slots,
-        shape=tuple(completion_ids.shape),
+        shape=(len(batch), width),
     )
 
 
@@ -164,7 +155,7 @@ def shared_prompt_attention(
     shared_prompt: list[Group] | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' interface; with `shared_prompt` in the layout of this module, else as `sdpa`."""
+    """Attention for transformers' interface: in the layout of this module with `shared_prompt`, else `sdpa`."""
     if shared_prompt is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
@@ -177,7 +168,7 @@ def shared_prompt_attention(
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
-    """The way of long contexts on a CPU: `(1, heads, T, dim)`."""
+    """Block attention, for long contexts on a CPU: `(1, heads, T, dim)`."""
     spans, start = [], 0
     for group in groups:
         spans += group_spans(start, group.prompt_length, group.lengths, query.shape[1], query.device)
@@ -187,9 +178,9 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], s
 
 
 def _by_group(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], options: dict) -> Tensor:
-    """By torch's fused attention: `(1, heads, T, dim)`."""
+    """torch's fused attention, group by group: `(1, heads, T, dim)`."""
     repeats = query.shape[1] // key.shape[1]
-    # Split, not sliced: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
+    # Split, do not slice: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
     sizes = [size for group in groups for size in (group.prompt_length, group.completions_length)]
     pieces = zip(*(states.split(sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs = []
@@ -232,7 +223,7 @@ AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
 
 
 def attach(model: nn.Module) -> None:
-    """Makes a model's attention understand the layout; every other call goes on as before."""
+    """Makes a model's attention understand the layout; every other call works as before."""
     unwrap(model).set_attn_implementation(ATTENTION_NAME)
 
 

@@ -1,46 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of completions, in the two layouts of the log-probabilities.
+"""The critic's values of completions, in the same two layouts as the log-probabilities.
 
-The value of a token is the critic's estimate of the state before it: it is read at the token that predicts it, so the
-first one at the last token of the prompt.
+The value of a token is the critic's estimate for the state before it. It is read at the token that predicts it, so the
+first value is read at the last token of the prompt.
 """
 
 import torch
 from torch import Tensor, nn
 
 from .introspection import forward_arguments
-from .layouts import made_up_batch
 from .shared_prompt import PackedBatch, attach, detach, pack
+from .token_batch import TokenBatch, made_up_batch
 
 _PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # reduced precision: 0.25
 
 
-def completion_values(critic: nn.Module, batch: dict[str, Tensor], layout: str) -> Tensor:
+def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tensor:
     """Returns the value of the state before each completion token.
 
     Args:
-        critic: A token classifier of one label; left in its own train/eval mode. For `shared_prompt` one that
-            [`choose_values_layout`] found fit.
-        batch (`dict[str, Tensor]`): `prompt_ids` and `prompt_mask`, padded left, `completion_ids` and
-            `completion_mask`, padded right, and `group_ids`, equal for neighbouring rows with the same prompt.
+        critic: A token classifier with one label; its train/eval mode is not changed. For `shared_prompt`, one that
+            [`choose_values_layout`] accepted.
+        batch ([`TokenBatch`]): The completions and their prompts.
         layout (`str`): `"shared_prompt"` or `"padded"`.
 
     Returns:
-        `Tensor` of shape `(N, C)`, float32 or wider; arbitrary where padded.
+        `Tensor` of shape `(N, C)`, float32 or wider; arbitrary at padding.
     """
-    padded = [batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
     if layout == "padded":
-        return _padded_values(critic, *padded)
-    return _packed_values(critic, pack(*padded, batch["group_ids"]))
+        return _padded_values(critic, *batch.padded())
+    return _packed_values(critic, pack(batch))
 
 
 def choose_values_layout(layout: str, critic: nn.Module, attaches: bool) -> str:
-    """Returns the policy's layout if the critic gives the same values in it, tried on made-up completions.
+    """Returns the policy's layout if the critic gives the same values in it, as tested on made-up completions.
 
     Args:
-        layout (`str`): Of the policy.
-        critic: A token classifier of one label.
-        attaches (`bool`): Whether the critic's attention is its own and must be told about the layout.
+        layout (`str`): The policy's layout.
+        critic: A token classifier with one label.
+        attaches (`bool`): Whether the critic has its own attention, which must be attached to the layout.
     """
     if layout == "padded" or not _attends_to_everything(critic.config.get_text_config()):
         return "padded"
@@ -72,7 +70,7 @@ def _packed_values(critic: nn.Module, packed: PackedBatch) -> Tensor:
     outputs = critic(
         input_ids=packed.input_ids,
         position_ids=packed.position_ids,
-        # Four dimensions say that the mask is ready; the layout's attention makes its own.
+        # A mask with four dimensions is used as it is; the attention of this layout builds its own.
         attention_mask=packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
         shared_prompt=packed.groups,
         use_cache=False,
@@ -98,8 +96,8 @@ def _agrees(critic: nn.Module) -> bool:
     try:
         packed = completion_values(critic, batch, "shared_prompt")
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
-        return False  # as an architecture whose classifier hands no further arguments to its attention
+        return False  # for example if the classifier passes no extra arguments to its attention
     finally:
         critic.train(was_training)
-    difference = (packed - plain)[batch["completion_mask"].bool()].abs().max().item()
+    difference = (packed - plain)[batch.padded()[3].bool()].abs().max().item()
     return difference < _PROBE_TOLERANCE.get(critic.dtype, 0.25)

@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""health."""
+"""Training health: reads the logs of a run and says what seems to be wrong and what to try.
+
+This room reads logs and knows no trainer. It imports only the standard library and `minimind_hf.reports.record`. What
+is found, and from which threshold on, belongs in `checks`; what is said about it in `rules`, from which
+docs/troubleshooting.md is generated; when it is said again in `monitor`. A new rule is a check and a row of `RULES`.
+"""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the logs of a run look like when something is wrong: the curves, the limits, and a check for each rule.
 
-A check is a pure function of the curves so far and the limits. It answers with what it found, in numbers, or `None`.
+A check is a pure function of the curves so far and the limits. It returns what it found, in numbers, or `None`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,29 +11,29 @@ from statistics import fmean, median, pvariance
 
 @dataclass(frozen=True)
 class Limits:
-    """Every threshold. A number of logs counts those logs that hold the metric."""
+    """All thresholds. Numbers of logs count the logs that contain the metric."""
 
-    reward_is_constant_over: int = 5  # logs whose rewards are all the same number
-    reward_negative_over: int = 20  # logs without a single reward that is not negative
+    reward_is_constant_over: int = 5  # logs whose rewards are all equal
+    reward_negative_over: int = 20  # logs whose rewards are all negative
     reward_flat_over: int = 120  # logs after which the reward should have risen
-    reward_window: int = 25  # logs at the start and at the end that are compared
-    reward_fall_share: float = 0.5  # of the reward's std at the start: a fall that matters
-    significance: float = 4.0  # standard errors that a fall must exceed, and half of them a rise
+    reward_window: int = 25  # logs at the start, and at the end, that are compared
+    reward_fall_share: float = 0.5  # a fall matters if larger than this share of the reward's std at the start
+    significance: float = 4.0  # standard errors that a fall must exceed; a rise must exceed half as many
     groups_without_variance: float = 0.9  # share of the groups
-    solved_share: float = 0.5  # of the way from the reward at the start to the highest one: a solved task
-    few: int = 5  # logs that must agree where a run is lost quickly
+    solved_share: float = 0.5  # a task is solved this far from the reward at the start to the highest one
+    few: int = 5  # logs that must agree where a run can be lost quickly
     some: int = 10  # logs that must agree elsewhere
     kl_to_reference: float = 1.0  # nats per token
-    still_policy_kl: float = 1e-8  # nats per token, below which the policy has not moved
-    still_policy_over: int = 50  # logs after which it should have
-    empty_tokens: float = 1.5  # mean length of a completion, its EOS included
+    still_policy_kl: float = 1e-8  # nats per token; below this the policy has not moved
+    still_policy_over: int = 50  # logs after which it should have moved
+    empty_tokens: float = 1.5  # mean length of a completion, including its EOS
     shrunk_to: float = 0.25  # of the length at the start
     shrunk_tokens: float = 32.0  # and shorter than this
     truncated: float = 0.9  # share of the completions
     repeated: float = 0.5  # share of the 4-grams
-    thinking_closed: float = 0.2  # share of the completions; 0 is told after fewer logs
+    thinking_closed: float = 0.2  # share of the completions; 0 is reported after fewer logs
     certain_entropy: float = 0.01  # nats per token at the start of a run
-    critic_over: int = 20  # logs that are averaged for the critic
+    critic_over: int = 20  # logs to average for the critic
     critic_explains: float = 0.1  # explained variance of a critic that learns
     critic_falls_to: float = 0.98  # of its loss at the start
     engine_k3: float = 0.01  # nats per token between engine and trainer
@@ -59,15 +59,15 @@ class Curves:
         return len(self._values.get(name, ()))
 
     def first(self, name: str, number: int) -> list[float]:
-        """The first values of a metric; none if there are not as many."""
+        """The first `number` values of a metric; an empty list if there are fewer."""
         return self._values[name][:number] if self.count(name) >= number > 0 else []
 
     def last(self, name: str, number: int) -> list[float]:
-        """The last values of a metric; none if there are not as many."""
+        """The last `number` values of a metric; an empty list if there are fewer."""
         return self._values[name][-number:] if self.count(name) >= number > 0 else []
 
 
-# What several rules ask
+# Used by several rules
 
 
 def has_risen(curves: Curves, limits: Limits) -> bool:
@@ -95,7 +95,7 @@ def _is_constant(curves: Curves, limits: Limits) -> bool:
 
 
 def _is_solved(curves: Curves, limits: Limits) -> bool:
-    """Whether the reward has risen most of the way to the highest one: not every prompt may allow that one."""
+    """Whether the reward has come most of the way to the highest one, which not every prompt may allow."""
     highest = curves.last("reward_max", limits.some)
     if not highest or not has_risen(curves, limits):
         return False
@@ -109,7 +109,7 @@ def _mean_of_last(curves: Curves, name: str, number: int) -> float | None:
 
 
 def _text_has_broken(curves: Curves, limits: Limits) -> bool:
-    """Whether the completions repeat themselves, and did not at the start."""
+    """Whether the completions repeat themselves but did not at the start."""
     repeated = _mean_of_last(curves, "completions/repetition", limits.some)
     start = curves.first("completions/repetition", 1)
     return repeated is not None and repeated >= limits.repeated and start[0] < limits.repeated / 2
@@ -122,7 +122,7 @@ def reward_missing(curves: Curves, limits: Limits) -> str | None:
     logs = curves.count("completions/mean_length")
     if logs < limits.few or curves.count("reward") > 0:
         return None
-    return f"in {logs} logs no completion got a reward: every reward function said None for all of them"
+    return f"in {logs} logs no completion got a reward: every reward function returned None for all of them"
 
 
 def reward_constant(curves: Curves, limits: Limits) -> str | None:
@@ -146,7 +146,7 @@ def reward_flat(curves: Curves, limits: Limits) -> str | None:
     if abs(_change_in_errors(curves, limits, window)) > limits.significance / 2:
         return None
     start, end = fmean(curves.first("reward", window)), fmean(curves.last("reward", window))
-    return f"after {curves.count('reward')} logs the mean reward is {end:.4g}, at the start it was {start:.4g}"
+    return f"after {curves.count('reward')} logs the mean reward is {end:.4g}; at the start it was {start:.4g}"
 
 
 def reward_fell(curves: Curves, limits: Limits) -> str | None:
@@ -161,7 +161,7 @@ def reward_fell(curves: Curves, limits: Limits) -> str | None:
     fall = fmean(best) - fmean(now)
     if fall <= max(limits.significance * error, limits.reward_fall_share * fmean(spread)):
         return None
-    return f"the mean reward of {window} logs went from {fmean(best):.4g} to {fmean(now):.4g}"
+    return f"the mean reward over {window} logs went from {fmean(best):.4g} to {fmean(now):.4g}"
 
 
 def no_group_variance(curves: Curves, limits: Limits) -> str | None:
@@ -178,15 +178,15 @@ def reward_hacking(curves: Curves, limits: Limits) -> str | None:
         return None
     kl = curves.last("kl_ref", limits.some)
     if kl and median(kl) > limits.kl_to_reference:
-        return f"the reward rises while kl_ref is {median(kl):.3g} (bound {limits.kl_to_reference:g})"
+        return f"the reward is rising while kl_ref is {median(kl):.3g} (limit {limits.kl_to_reference:g})"
     if _text_has_broken(curves, limits):
         repeated = _mean_of_last(curves, "completions/repetition", limits.some)
-        return f"the reward rises while {repeated:.0%} of the 4-grams of the completions repeat earlier ones"
+        return f"the reward is rising while {repeated:.0%} of the 4-grams of the completions repeat earlier ones"
     return None
 
 
 def kl_growing(curves: Curves, limits: Limits) -> str | None:
-    kl = curves.last("kl_ref", limits.some)  # one token alone can make the mean of a small batch large
+    kl = curves.last("kl_ref", limits.some)  # median: a single token can make the mean of a small batch large
     if not kl or median(kl) <= limits.kl_to_reference or has_risen(curves, limits):
         return None
     return f"the median kl_ref of the last {limits.some} logs is {median(kl):.3g} nats per token"
@@ -200,11 +200,11 @@ def nothing_learned(curves: Curves, limits: Limits) -> str | None:
     if kl:
         still = max(kl) < limits.still_policy_kl
     else:
-        gradients = curves.first("grad_norm", curves.count("grad_norm"))  # all: a task that is solved has none left
+        gradients = curves.first("grad_norm", curves.count("grad_norm"))  # all of them: a solved task has none left
         still = bool(gradients) and max(gradients) < limits.still_policy_kl
     if not still or not clipped or max(clipped) > 0 or _is_constant(curves, limits):
         return None
-    found = f"kl_ref is {max(kl):.2g}" if kl else "the gradient was always 0"
+    found = f"kl_ref is {max(kl):.2g}" if kl else "the gradient has always been 0"
     return f"after {curves.count('loss')} logs {found} and no token was clipped: the policy is where it started"
 
 
@@ -217,7 +217,7 @@ def completions_short(curves: Curves, limits: Limits) -> str | None:
     if has_shrunk:
         return f"completions have {length:.1f} tokens on average; at the start they had {start:.1f}"
     if length <= limits.empty_tokens:
-        return f"completions have {length:.1f} tokens on average, with the one that ends them"
+        return f"completions have {length:.1f} tokens on average, including the EOS"
     return None
 
 
@@ -225,7 +225,7 @@ def completions_truncated(curves: Curves, limits: Limits) -> str | None:
     share = _mean_of_last(curves, "completions/clipped_ratio", limits.some)
     if share is None or share < limits.truncated:
         return None
-    return f"{share:.0%} of the completions of the last {limits.some} logs were cut before they ended"
+    return f"{share:.0%} of the completions of the last {limits.some} logs were cut off before they ended"
 
 
 def completions_repeating(curves: Curves, limits: Limits) -> str | None:
@@ -240,16 +240,14 @@ def thinking_missing(curves: Curves, limits: Limits) -> str | None:
     share = 0.0 if few and max(few) == 0 else _mean_of_last(curves, "completions/thinking_closed", limits.some)
     if share is None or share > limits.thinking_closed:
         return None
-    return f"of the completions whose prompt opens <think>, {share:.0%} have a </think>"
+    return f"{share:.0%} of the completions whose prompt opens <think> contain </think>"
 
 
 def sampling_certain(curves: Curves, limits: Limits) -> str | None:
     start = curves.first("entropy", limits.few)
     if not start or curves.count("entropy") > 2 * limits.few or fmean(start) >= limits.certain_entropy:
         return None
-    return (
-        f"the entropy of the first {limits.few} logs is {fmean(start):.2g} nats per token: hardly anything is random"
-    )
+    return f"the entropy of the first {limits.few} logs is {fmean(start):.2g} nats per token: almost nothing is random"
 
 
 def critic_useless(curves: Curves, limits: Limits) -> str | None:

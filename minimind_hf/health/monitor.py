@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training health: watches the logs of a run and says in one line what is wrong and what to try.
+"""Follows the logs of a run and says in one line what is wrong and what to try.
 
-A message comes once per episode: when its rule begins to apply, and again only after it has not applied for some logs.
-Messages are kept, written to OUTPUT_DIR/health.jsonl, and survive a resume. The rules are those of `health_rules`.
+A message comes once per episode: when its rule begins to apply, and again only after the rule has not applied for some
+logs. A run keeps its messages in OUTPUT_DIR/health.jsonl, from where [`read_health`] reads them.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..reports.record import HEALTH_FILE
+from ..reports.record import HEALTH_FILE, read_lines
 from .checks import LIMITS, Curves, Limits
 from .rules import RULES, Rule
 
-EPISODE_ENDS_AFTER = 10  # logs in which the rule does not apply
+EPISODE_ENDS_AFTER = 10  # logs in a row to which the rule does not apply
 
 
 @dataclass(frozen=True)
 class HealthMessage:
-    """One thing that was wrong, once.
+    """What was wrong with a run at one time.
 
     Args:
         step (`int`): Optimizer step of the log.
@@ -51,7 +50,7 @@ class HealthMonitor:
     """Follows the curves of one run: a pure function of its logs.
 
     Args:
-        rules (`Sequence[Rule]`): What is looked for.
+        rules (`Sequence[Rule]`): What to look for.
         limits ([`Limits`]): Their thresholds.
     """
 
@@ -59,10 +58,10 @@ class HealthMonitor:
         self.rules = rules
         self.limits = limits
         self.curves = Curves()
-        self._quiet_for: dict[str, int] = {}  # by the rules in an episode: logs since they applied
+        self._quiet_for: dict[str, int] = {}  # for each rule in an episode: logs since it last applied
 
     def observe(self, step: int, log: Mapping[str, float]) -> list[HealthMessage]:
-        """Takes a log of training and returns what has begun to be wrong."""
+        """Adds a log of training and returns the messages of the rules that have begun to apply."""
         self.curves.add(log)
         messages = []
         for rule in self.rules:
@@ -83,17 +82,14 @@ class HealthMonitor:
 
 
 def read_health(path: str | Path) -> list[HealthMessage]:
-    """The messages of a run.
+    """Reads the messages of a run.
 
     Args:
         path (`str` or `Path`): The file, or the run's folder.
 
     Returns:
-        `list[HealthMessage]`: Empty where nothing was wrong.
+        `list[HealthMessage]`: Empty if nothing was wrong.
     """
     path = Path(path)
-    path = path / HEALTH_FILE if path.is_dir() else path
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [HealthMessage(**{name: value for name, value in line.items() if name != "message"}) for line in lines]
+    rows = read_lines(path / HEALTH_FILE if path.is_dir() else path)
+    return [HealthMessage(**{name: value for name, value in row.items() if name != "message"}) for row in rows]

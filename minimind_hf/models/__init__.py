@@ -1,41 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMind as an architecture of transformers. Importing this package registers it with the Auto classes."""
+"""MiniMind as an architecture of transformers, and conversion to and from it.
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+Importing this room registers MiniMind with the Auto classes, and imports neither torch nor transformers for that. A
+change of the architecture belongs in `configuration_minimind` and `modeling_minimind`, which saved folders carry as
+remote code and which therefore import nothing of the project; of MiniMind's own files in `pth`, of what Qwen3 calls
+the same in `qwen3`, and of folders in `convert`.
+"""
 
-from .configuration_minimind import MiniMindConfig
-from .modeling_minimind import (
-    MiniMindForCausalLM,
-    MiniMindForSequenceClassification,
-    MiniMindForTokenClassification,
-    MiniMindModel,
-    router_load_balancing_loss,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-_AUTO_CLASSES = {
-    AutoModel: MiniMindModel,
-    AutoModelForCausalLM: MiniMindForCausalLM,
-    AutoModelForSequenceClassification: MiniMindForSequenceClassification,
-    AutoModelForTokenClassification: MiniMindForTokenClassification,
+from .registration import register
+
+if TYPE_CHECKING:
+    from .configuration_minimind import MiniMindConfig
+    from .modeling_minimind import (
+        MiniMindForCausalLM,
+        MiniMindForSequenceClassification,
+        MiniMindForTokenClassification,
+        MiniMindModel,
+        router_load_balancing_loss,
+    )
+
+_LAZY = {
+    "MiniMindConfig": ".configuration_minimind",
+    "MiniMindForCausalLM": ".modeling_minimind",
+    "MiniMindForSequenceClassification": ".modeling_minimind",
+    "MiniMindForTokenClassification": ".modeling_minimind",
+    "MiniMindModel": ".modeling_minimind",
+    "router_load_balancing_loss": ".modeling_minimind",
 }
-
-
-def register() -> None:
-    """Makes the Auto classes know MiniMind and saved folders carry its code. Calling it again changes nothing."""
-    AutoConfig.register(MiniMindConfig.model_type, MiniMindConfig, exist_ok=True)
-    MiniMindConfig.register_for_auto_class()
-    for auto_class, model_class in _AUTO_CLASSES.items():
-        auto_class.register(MiniMindConfig, model_class, exist_ok=True)
-        model_class.register_for_auto_class(auto_class.__name__)
-
-
-register()
 
 __all__ = [
     "MiniMindConfig",
@@ -46,3 +40,18 @@ __all__ = [
     "register",
     "router_load_balancing_loss",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if f".{name}" in _LAZY.values():
+        return import_module(f".{name}", __name__)
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+register()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between MiniMind's `.pth`, a MiniMind folder and a plain Qwen3 / Qwen3-MoE folder.
 
-Every reader gives a [`Checkpoint`] (config, tensors under MiniMind's names, companion files) and every writer takes
-one, so any source goes to any target. Tensors are moved, never computed with: without a change of dtype each
-conversion is bit-exact. Outputs are written beside their destination first and moved there when they are complete.
+Every reader returns a [`Checkpoint`] (config, tensors with MiniMind's names, companion files) and every writer takes
+one, so any source can become any target. Tensors are moved, never computed with: unless the dtype changes, each
+conversion is bit-exact. Outputs are written next to their destination and moved there when they are complete.
 """
 
 import os
@@ -31,7 +31,16 @@ from transformers.core_model_loading import revert_weight_conversion
 from ..paths import check_weights, holds_adapters
 from .configuration_minimind import MiniMindConfig
 from .modeling_minimind import MiniMindForCausalLM
-from .pth import EMBEDDING, HEAD, ConversionError, expected_shapes, infer_config, listed, load_tensors, save_tensors
+from .pth import (
+    EMBEDDING,
+    HEAD,
+    ConversionError,
+    check_shapes,
+    infer_config,
+    listed,
+    load_tensors,
+    save_tensors,
+)
 from .qwen3 import add_server_keys, fields_of, from_qwen3_config, make_config, to_qwen3_config
 
 TARGETS = ("minimind", "qwen3", "pth")
@@ -48,8 +57,8 @@ _TOKENIZER_FILES = (
     "tokenizer.model",
 )
 _STALE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
-_FORMER_MODEL = ("adapter_config.json", "adapter_model.bin", "generation_config.json")  # would still be read
-_MERGED_FOLDER = "merged"  # where training with merge_adapters leaves it
+_FORMER_MODEL = ("adapter_config.json", "adapter_model.bin", "generation_config.json")  # of what was there before
+_MERGED_FOLDER = "merged"  # of training with merge_adapters
 _MINIMIND_FIELDS = tuple({f.name for f in fields(MiniMindConfig)} - {f.name for f in fields(PreTrainedConfig)})
 
 
@@ -59,7 +68,7 @@ class Checkpoint:
 
     Args:
         config (`MiniMindConfig`): The architecture.
-        weights (`dict[str, torch.Tensor]`): Tensors under MiniMind's names, `lm_head.weight` only when it is untied.
+        weights (`dict[str, torch.Tensor]`): Tensors with MiniMind's names, `lm_head.weight` only if it is untied.
         generation_config (`GenerationConfig`, *optional*): Generation defaults of the source folder.
         tokenizer_files (`list[Path]`): Tokenizer files to copy.
     """
@@ -80,16 +89,16 @@ def convert(
     dtype: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Converts a MiniMind checkpoint from any of its formats to another.
+    """Converts a MiniMind checkpoint from one format to another.
 
     Args:
         source (`str` or `os.PathLike`): A MiniMind `.pth`, or a MiniMind, Qwen3 or Qwen3-MoE folder.
         destination (`str` or `os.PathLike`): The `.pth` or folder to write.
-        to (`str`, *optional*): `"minimind"`, `"qwen3"` or `"pth"`; unset, `pth` for a destination that ends in `.pth`
-            and `minimind` otherwise.
-        config (`Mapping`, *optional*): Config values that override what the tensors, the folder or the defaults say.
-        tokenizer (`str` or `os.PathLike`, *optional*): Folder whose tokenizer files go along; unset, the source's.
-        dtype (`str`, *optional*): `"float32"`, `"float16"` or `"bfloat16"`; unset, a folder keeps the source's and a
+        to (`str`, *optional*): `"minimind"`, `"qwen3"` or `"pth"`. Unset: `pth` for a destination that ends in `.pth`,
+            otherwise `minimind`.
+        config (`Mapping`, *optional*): Config values that override those of the tensors, the folder and the defaults.
+        tokenizer (`str` or `os.PathLike`, *optional*): Folder whose tokenizer files are copied. Unset: the source's.
+        dtype (`str`, *optional*): `"float32"`, `"float16"` or `"bfloat16"`. Unset: a folder keeps the source's, and a
             `.pth` is float16, as MiniMind writes it.
         overwrite (`bool`, defaults to `False`): Whether an existing destination is replaced.
 
@@ -97,7 +106,7 @@ def convert(
         `Path`: The destination.
 
     Raises:
-        ConversionError: The source is no such checkpoint, the config contradicts it, or the destination is taken.
+        ConversionError: If the source is not such a checkpoint, the config contradicts it, or the destination exists.
     """
     source, destination = Path(source), Path(destination)
     to = _resolve_target(to, destination)
@@ -124,7 +133,7 @@ def read_checkpoint(source: str | os.PathLike, overrides: Mapping[str, Any] | No
         `Checkpoint`: Config and tensors, checked against each other.
 
     Raises:
-        ConversionError: The source is missing, unreadable or not a MiniMind checkpoint.
+        ConversionError: If the source is missing, unreadable or not a MiniMind checkpoint.
     """
     source, overrides = Path(source), check_overrides(overrides or {})
     if source.is_dir():
@@ -132,8 +141,8 @@ def read_checkpoint(source: str | os.PathLike, overrides: Mapping[str, Any] | No
     elif source.is_file():
         checkpoint = _read_pth(source, overrides)
     else:
-        raise ConversionError(f"{source} does not exist; give a MiniMind .pth file or a model folder.")
-    _check_shapes(checkpoint.config, checkpoint.weights, source)
+        raise ConversionError(f"{source} does not exist. Give a MiniMind .pth file or a model folder.")
+    check_shapes(checkpoint.config, checkpoint.weights, source)
     return checkpoint
 
 
@@ -151,7 +160,7 @@ def _read_pth(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
 def _read_folder(folder: Path, overrides: Mapping[str, Any]) -> Checkpoint:
     _refuse_adapters(folder)
     if not (folder / "config.json").is_file():
-        raise ConversionError(f"{folder} has no config.json; give a folder written by save_pretrained.")
+        raise ConversionError(f"{folder} has no config.json. Give a folder written by save_pretrained.")
     config = _load_config(folder)
     try:
         check_weights(folder)
@@ -175,9 +184,9 @@ def _refuse_adapters(folder: Path) -> None:
         return
     merged = folder / _MERGED_FOLDER
     remedy = (
-        f"Convert the merged model instead, {merged}."
+        f"Convert the merged model {merged} instead."
         if merged.is_dir()
-        else "Merge them first: train with merge_adapters=True, which saves the merged model too, or "
+        else "Merge them first: train with merge_adapters=True, which also saves the merged model, or use "
         f'AutoPeftModelForCausalLM.from_pretrained("{folder}").merge_and_unload().save_pretrained(FOLDER).'
     )
     raise ConversionError(f"{folder} holds adapters, not a whole model. {remedy}")
@@ -190,7 +199,7 @@ def _load_config(folder: Path) -> PreTrainedConfig:
         raise ConversionError(f"The config of {folder} cannot be read: {error}") from error
     if not isinstance(config, MiniMindConfig | Qwen3Config | Qwen3MoeConfig):
         raise ConversionError(
-            f"{folder} is a {config.model_type} model; only minimind, qwen3 and qwen3_moe folders can be converted."
+            f"{folder} is a {config.model_type} model. Only minimind, qwen3 and qwen3_moe folders can be converted."
         )
     return config
 
@@ -203,7 +212,7 @@ def _refuse_incomplete(folder: Path, report: Mapping[str, Any]):
     }
     found = [f"{kind}: {listed(sorted(map(str, names)))}" for kind, names in problems.items() if names]
     if found:
-        raise ConversionError(f"The weights of {folder} do not fit its config.json; tensors {'; '.join(found)}.")
+        raise ConversionError(f"{folder}: weights do not fit config.json. Tensors {'; '.join(found)}. Copy it again.")
 
 
 # Config
@@ -212,7 +221,7 @@ def _refuse_incomplete(folder: Path, report: Mapping[str, Any]):
 def _override(config: MiniMindConfig, overrides: Mapping[str, Any]) -> MiniMindConfig:
     values = fields_of(config, _MINIMIND_FIELDS)
     if not {"rope_parameters", "rope_scaling"} & set(overrides):
-        # a switch of YaRN or another theta replaces what the folder says, but keeps the other of the two
+        # the YaRN switch or a new theta replaces the folder's value and keeps the other one
         keep = {"rope_theta": config.rope_parameters["rope_theta"]}
         if "inference_rope_scaling" not in overrides:
             keep = dict(config.rope_parameters)
@@ -227,31 +236,8 @@ def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(overrides) - known - described)
     if unknown:
         raise ConversionError(f"Unknown config key(s) {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
-    # dtype, architectures and the like describe the file a config came from, not the architecture
+    # dtype, architectures and the like describe the source of the config, not the architecture
     return {name: value for name, value in overrides.items() if name not in described | {"dtype"}}
-
-
-def _check_shapes(config: MiniMindConfig, weights: Mapping[str, torch.Tensor], source: Path):
-    expected = expected_shapes(config)
-    if config.tie_word_embeddings:
-        del expected[HEAD]
-    missing = [name for name in expected if name not in weights]
-    unexpected = [name for name in weights if name not in expected]
-    if missing or unexpected:
-        raise ConversionError(
-            f"{source} is no complete MiniMind checkpoint of {config.num_hidden_layers} layers: "
-            f"{len(missing)} tensors missing ({listed(missing)}), {len(unexpected)} unexpected ({listed(unexpected)})."
-        )
-    wrong = [
-        f"{name} is {tuple(tensor.shape)}, expected {expected[name]}"
-        for name, tensor in weights.items()
-        if tuple(tensor.shape) != expected[name]
-    ]
-    if wrong:
-        raise ConversionError(
-            f"{source}: {len(wrong)} tensors disagree with the config: {listed(wrong, separator='; ')}. Check the "
-            "overrides, or leave them out to take the sizes from the tensors."
-        )
 
 
 def _without_tied_head(weights: Mapping[str, torch.Tensor], config: MiniMindConfig) -> dict[str, torch.Tensor]:
@@ -259,7 +245,7 @@ def _without_tied_head(weights: Mapping[str, torch.Tensor], config: MiniMindConf
         return dict(weights)
     if not torch.equal(weights[HEAD], weights[EMBEDDING]):
         raise ConversionError(
-            f"tie_word_embeddings is True, but {HEAD} and {EMBEDDING} differ; set tie_word_embeddings=false to keep "
+            f"tie_word_embeddings is True, but {HEAD} and {EMBEDDING} differ. Set tie_word_embeddings=false to keep "
             "both."
         )
     return {name: tensor for name, tensor in weights.items() if name != HEAD}
@@ -269,14 +255,14 @@ def _cast(weights: dict[str, torch.Tensor], dtype: str | None) -> dict[str, torc
     if dtype is None:
         found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()})
         if len(found) > 1:
-            raise ConversionError(f"The tensors have dtypes {', '.join(found)}; choose one with dtype.")
+            raise ConversionError(f"The tensors have different dtypes ({', '.join(found)}). Choose one with dtype.")
         return weights
     if dtype not in DTYPES:
-        raise ConversionError(f"Unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}.")
+        raise ConversionError(f"Unknown dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
     cast = {name: tensor.to(DTYPES[dtype]) for name, tensor in weights.items()}
     overflown = [name for name, tensor in cast.items() if tensor.isinf().any() and not weights[name].isinf().any()]
     if overflown:
-        raise ConversionError(f"{dtype} cannot hold the values of {listed(overflown)}; choose bfloat16 or float32.")
+        raise ConversionError(f"{dtype} cannot hold the values of {listed(overflown)}. Choose bfloat16 or float32.")
     return cast
 
 
@@ -320,31 +306,31 @@ def _resolve_target(to: str | None, destination: Path) -> str:
     if to is None:
         return "pth" if destination.suffix == ".pth" else "minimind"
     if to not in TARGETS:
-        raise ConversionError(f"Unknown target {to!r}; choose one of {', '.join(TARGETS)}.")
+        raise ConversionError(f"Unknown target {to!r}. Choose one of {', '.join(TARGETS)}.")
     if to == "pth" and destination.suffix != ".pth":
-        raise ConversionError(f"The target is pth but {destination} does not end in .pth; name a .pth file.")
+        raise ConversionError(f"The target is pth, but {destination} does not end in .pth. Name a .pth file.")
     if to != "pth" and destination.suffix == ".pth":
-        raise ConversionError(f"The target {to} is a folder but {destination} ends in .pth; name a folder.")
+        raise ConversionError(f"The target {to} is a folder, but {destination} ends in .pth. Name a folder.")
     return to
 
 
 def _check_destination(source: Path, destination: Path, to: str, overwrite: bool):
     if destination.exists() and source.exists() and destination.samefile(source):
-        raise ConversionError(f"Source and destination are both {source}; choose another destination.")
+        raise ConversionError(f"Source and destination are both {source}. Choose another destination.")
     if to == "pth":
         if destination.is_dir():
-            raise ConversionError(f"{destination} is a folder; name a .pth file.")
+            raise ConversionError(f"{destination} is a folder. Name a .pth file.")
         taken = destination.exists()
     else:
         if destination.is_file():
-            raise ConversionError(f"{destination} is a file; name a folder.")
+            raise ConversionError(f"{destination} is a file. Name a folder.")
         taken = destination.is_dir() and any(destination.iterdir())
     if taken and not overwrite:
-        raise ConversionError(f"{destination} exists already; choose another destination or allow overwriting.")
+        raise ConversionError(f"{destination} already exists. Choose another destination, or allow overwriting.")
 
 
 def _tokenizer_files(folder: Path, required: bool) -> list[Path]:
     files = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
     if required and not any(file.name.startswith("tokenizer") for file in files):
-        raise ConversionError(f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}).")
+        raise ConversionError(f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}). Give another one.")
     return files

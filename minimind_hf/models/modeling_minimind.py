@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMind, dense and mixture of experts, built out of transformers' Qwen3-MoE modules.
+"""MiniMind, dense and mixture of experts, built from transformers' Qwen3-MoE modules.
 
-Ours are only the differences: one architecture for both kinds of feed-forward, an embedding whose pad row is an
-ordinary row, the router loss summed over layers and taken over real tokens, and MiniMind's parameter names in saved
-files. Saved folders carry this file as remote code, so it imports torch and transformers alone.
+Only the differences are here: one architecture for both kinds of feed-forward, an embedding whose pad row is an
+ordinary row, the router loss, which is summed over layers and covers real tokens only, and MiniMind's parameter names
+in saved files. Saved folders carry this file as remote code, so it imports only torch and transformers.
 """
 
 import torch
@@ -43,17 +43,18 @@ AUTO_MAP = {
 
 
 def register_expert_names() -> None:
-    """Saves one tensor per expert, as MiniMind names them, though the modules hold all experts in one tensor.
+    """Saves one tensor per expert, with MiniMind's names, although the modules hold all experts in one tensor.
 
-    Idempotent: the installed package and a remote copy of this file may both be imported. Called when a model is made,
-    not on import: transformers builds its table of all architectures then, which takes a third of a second.
+    Idempotent, because the installed package and a remote copy of this file can both be imported. Called when a model
+    is made and not on import, because transformers then builds its table of all architectures, which takes a third of
+    a second.
     """
     if get_checkpoint_conversion_mapping(MiniMindConfig.model_type) is None:
         mapping = get_checkpoint_conversion_mapping("qwen2_moe")
         register_checkpoint_conversion_mapping(MiniMindConfig.model_type, mapping)
 
 
-# Where transformers' Trainer looks whether label smoothing has to shift the labels.
+# transformers' Trainer looks here whether label smoothing has to shift the labels.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(MiniMindConfig.model_type, "MiniMindForCausalLM")
 
 
@@ -63,15 +64,15 @@ def router_load_balancing_loss(
     """Load-balancing loss of the routers, without its coefficient.
 
     Per layer `num_experts * sum_e load_e * mean_score_e`, summed over layers. `load_e` is the number of tokens sent to
-    expert `e` and `mean_score_e` the sum of their softmax scores, both divided by the number of tokens, so that the
-    loads of a layer add up to `top_k`. Follows equations (4) to (6) of Fedus et al., "Switch Transformers"
+    expert `e`, `mean_score_e` the sum of its softmax scores over all tokens, both divided by the number of tokens, so
+    the loads of a layer add up to `top_k`. Follows equations (4) to (6) of Fedus et al., "Switch Transformers"
     (https://arxiv.org/abs/2101.03961), with several experts per token.
 
     Args:
         router_logits (`tuple` of `torch.Tensor` of shape `(tokens, num_experts)`): One entry per layer.
         top_k (`int`): Experts per token.
         token_weights (`torch.Tensor` with `tokens` elements, *optional*): How often each token counts: 0 for padding,
-            1 for a token, more for a token that stands for several. Unset, every token counts once.
+            1 for a token, more for a token that stands for several. Unset: every token counts once.
 
     Returns:
         `torch.Tensor`: A float32 scalar; 0 when no token counts.
@@ -83,7 +84,7 @@ def router_load_balancing_loss(
     total_weight = weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
     loss = weights.new_zeros(())
     for logits in router_logits:
-        # Rows that do not count are blanked before the softmax: a NaN there must reach neither loss nor gradient.
+        # Rows that do not count are set to 0 before the softmax: a NaN there must reach neither loss nor gradient.
         here = logits.device
         scores = logits.float().masked_fill(~counted.to(here), 0.0).softmax(dim=-1)
         chosen = torch.zeros_like(scores).scatter_(-1, scores.topk(top_k, dim=-1).indices, 1.0)
@@ -98,11 +99,11 @@ class MiniMindPreTrainedModel(Qwen3MoePreTrainedModel):
 
     @classmethod
     def _can_set_experts_implementation(cls) -> bool:
-        # transformers looks for the dispatching decorator in this file; the experts, and it, are in Qwen3-MoE's.
+        # transformers looks for the dispatching decorator in this file, but it is with the experts in Qwen3-MoE's.
         return True
 
     def save_pretrained(self, save_directory, *args, **kwargs):
-        """As in transformers; a folder that carries our code names every Auto class, not only this model's."""
+        """As in transformers. A folder that carries our code names every Auto class, not only that of this model."""
         if self.is_remote_code():
             self.config.auto_map = dict(AUTO_MAP)
         return super().save_pretrained(save_directory, *args, **kwargs)
@@ -114,7 +115,7 @@ class MiniMindModel(MiniMindPreTrainedModel, Qwen3MoeModel):
         PreTrainedModel.__init__(self, config)
         self.padding_idx = config.pad_token_id
         self.vocab_size = config.vocab_size
-        # No padding_idx: token 0 is an ordinary token of MiniMind, its row is initialised and learns like any other.
+        # No padding_idx: token 0 is an ordinary token of MiniMind. Its row is initialized and learns like any other.
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
             [Qwen3MoeDecoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers)]
@@ -158,10 +159,10 @@ class MiniMindForCausalLM(MiniMindPreTrainedModel, GenerationMixin):
         The arguments of every causal LM of transformers, and:
 
         Args:
-            output_router_logits (`bool`, *optional*): Whether to return `router_logits` and `aux_loss`. Unset, the
-                config decides; unset there too, a mixture of experts does while it trains.
+            output_router_logits (`bool`, *optional*): Whether to return `router_logits` and `aux_loss`. Unset: as the
+                config says; if that is unset too, a mixture of experts returns them while it trains.
             router_token_weights (`torch.Tensor` of shape `(batch, seq)`, *optional*): How often each token counts in
-                `aux_loss`. Unset, the attention mask says which tokens are real.
+                `aux_loss`. Unset: the attention mask says which tokens are real.
 
         Returns:
             `MoeCausalLMOutputWithPast`: `aux_loss` is [`router_load_balancing_loss`], without the coefficient. `loss`
@@ -217,7 +218,7 @@ class MiniMindForCausalLM(MiniMindPreTrainedModel, GenerationMixin):
     def _check_router_gradient(self, aux_loss: torch.Tensor, hidden_states: torch.Tensor):
         if self.is_activation_checkpointing and hidden_states.requires_grad and not aux_loss.requires_grad:
             raise ValueError(
-                "Reentrant gradient checkpointing cuts the router's auxiliary loss off its gradient. Set "
+                "Reentrant gradient checkpointing cuts the router's auxiliary loss off from its gradient. Set "
                 'gradient_checkpointing_kwargs={"use_reentrant": False}, or output_router_logits=False to train '
                 "without that loss."
             )
@@ -240,14 +241,14 @@ def _real_tokens(attention_mask: torch.Tensor | None, query_length: int) -> torc
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.dim() != 2:
         kind = tuple(attention_mask.shape) if isinstance(attention_mask, torch.Tensor) else type(attention_mask)
         raise ValueError(
-            f"The router loss needs to know the real tokens, and an attention mask of {kind} does not tell. Pass "
-            "router_token_weights of shape (batch, seq), or output_router_logits=False."
+            f"The router loss needs to know which tokens are real, but an attention mask of {kind} does not say it. "
+            "Pass router_token_weights of shape (batch, seq), or output_router_logits=False."
         )
     return attention_mask[:, -query_length:]
 
 
 class _MiniMindClassifier(MiniMindPreTrainedModel):
-    """Builds the trunk itself: remote code may run where no Auto class knows MiniMind."""
+    """Builds the trunk itself, because remote code can run where no Auto class knows MiniMind."""
 
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\.weight$"]
 
@@ -270,6 +271,12 @@ class MiniMindForTokenClassification(GenericForTokenClassification, _MiniMindCla
         self.score = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
+
+# Saved folders carry this file, for the Auto class of the model that was saved.
+MiniMindModel.register_for_auto_class("AutoModel")
+MiniMindForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+MiniMindForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+MiniMindForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 
 __all__ = [
     "MiniMindForCausalLM",

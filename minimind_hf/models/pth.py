@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMind's `.pth`: the names and shapes of its tensors, what they tell of the config, reading and writing.
+"""MiniMind's `.pth`: the names and shapes of its tensors, the config that follows from them, reading and writing.
 
-The file is a plain state dict. It is read with `weights_only=True`, so a pickle that would run code is refused.
+The file is a plain state dict. It is read with `weights_only=True`, so that a pickle that would run code is refused.
 """
 
+import math
 import os
 import pickle
 import re
@@ -14,17 +15,24 @@ from typing import Any
 from zipfile import BadZipFile
 
 import torch
+from transformers.core_model_loading import revert_weight_conversion
 
 from .configuration_minimind import MiniMindConfig
+from .modeling_minimind import MiniMindForCausalLM
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
-# RoPE tables that some MiniMind scripts saved along; they follow from the config.
+# The order in which MiniMind's own files list the modules of a layer, and those outside.
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_FEED_FORWARD = ("gate", "gate_proj", "down_proj", "up_proj")
+_ORDER = ("embed_tokens", *_ATTENTION, *_NORMS, *_FEED_FORWARD, "norm", "lm_head")
+# RoPE tables that some MiniMind scripts also saved; they follow from the config.
 _TABLES = {"model.freqs_cos", "model.freqs_sin"}
 
 
 class ConversionError(ValueError):
-    """A checkpoint that cannot be converted; the message names the cause and the remedy."""
+    """A checkpoint cannot be converted. The message names the cause and the remedy."""
 
 
 def expected_shapes(config: MiniMindConfig) -> dict[str, tuple[int, ...]]:
@@ -36,40 +44,24 @@ def expected_shapes(config: MiniMindConfig) -> dict[str, tuple[int, ...]]:
     Returns:
         `dict[str, tuple[int, ...]]`: `lm_head.weight`, which MiniMind stores even when tied, comes last.
     """
-    hidden, head_dim = config.hidden_size, config.head_dim
-    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden)}
-    for index in range(config.num_hidden_layers):
-        layer = f"model.layers.{index}"
-        shapes |= {
-            f"{layer}.self_attn.q_proj.weight": (queries, hidden),
-            f"{layer}.self_attn.k_proj.weight": (keys, hidden),
-            f"{layer}.self_attn.v_proj.weight": (keys, hidden),
-            f"{layer}.self_attn.o_proj.weight": (hidden, queries),
-            f"{layer}.self_attn.q_norm.weight": (head_dim,),
-            f"{layer}.self_attn.k_norm.weight": (head_dim,),
-            f"{layer}.input_layernorm.weight": (hidden,),
-            f"{layer}.post_attention_layernorm.weight": (hidden,),
-        }
-        if config.use_moe:
-            shapes[f"{layer}.mlp.gate.weight"] = (config.num_experts, hidden)
-            for expert in range(config.num_experts):
-                shapes |= _mlp_shapes(f"{layer}.mlp.experts.{expert}", hidden, config.moe_intermediate_size)
-        else:
-            shapes |= _mlp_shapes(f"{layer}.mlp", hidden, config.intermediate_size)
-    return shapes | {"model.norm.weight": (hidden,), HEAD: (config.vocab_size, hidden)}
+    with torch.device("meta"):
+        model = MiniMindForCausalLM(config)
+    tensors = revert_weight_conversion(model, model.state_dict())
+    return {name: tuple(tensors[name].shape) for name in sorted(tensors, key=_place)}
 
 
-def _mlp_shapes(prefix: str, hidden: int, intermediate: int) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{prefix}.gate_proj.weight": (intermediate, hidden),
-        f"{prefix}.down_proj.weight": (hidden, intermediate),
-        f"{prefix}.up_proj.weight": (intermediate, hidden),
-    }
+def _place(name: str) -> tuple[float, int, int]:
+    layer, expert = (re.search(rf"\.{part}\.(\d+)\.", name) for part in ("layers", "experts"))
+    outside = -1 if name == EMBEDDING else math.inf
+    return (
+        int(layer[1]) if layer else outside,
+        int(expert[1]) if expert else -1,
+        _ORDER.index(name.split(".")[-2]),
+    )
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Reads the tensors of a MiniMind `.pth` without running anything that the file may hold.
+    """Reads the tensors of a MiniMind `.pth` without running any code in the file.
 
     Args:
         path (`Path`): A state dict, or a resume file of MiniMind with one under `"model"`.
@@ -78,30 +70,30 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
         `dict[str, torch.Tensor]`: The tensors on the CPU, in the order of the file.
 
     Raises:
-        ConversionError: The file is unreadable, holds objects other than tensors, or is no state dict.
+        ConversionError: If the file is unreadable, holds other objects than tensors, or is not a state dict.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConversionError(
-            f"{path} was refused: it holds more than tensors, or is no torch file ({_first_line(error)}). Unpickling "
-            "such a file could run code, so only plain state dicts are read; save one with "
+            f"{path} is refused, because it holds more than tensors or is not a torch file ({_first_line(error)}). "
+            "Unpickling such a file could run code, so only plain state dicts are read. Save one with "
             "torch.save(model.state_dict(), path)."
         ) from error
     except (RuntimeError, EOFError, BadZipFile, KeyError, ValueError, OSError) as error:
         raise ConversionError(
-            f"{path} cannot be read as a torch checkpoint; it may be truncated or of another kind "
+            f"{path} cannot be read as a torch checkpoint. It may be truncated or another kind of file "
             f"({type(error).__name__}: {_first_line(error)}). Copy or download it again."
         ) from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
-        content = content["model"]  # MiniMind's resume files keep the weights beside the optimizer
+        content = content["model"]  # MiniMind's resume files have the weights next to the optimizer
     if not isinstance(content, Mapping) or not content:
         raise ConversionError(f"{path} holds {_describe(content)}, not a state dict of named tensors.")
     strangers = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
     if strangers:
         raise ConversionError(
-            f"{path} is no MiniMind state dict: these entries are no tensors: {listed(strangers)}. Save "
-            "model.state_dict() alone."
+            f"{path} is not a MiniMind state dict, because these entries are not tensors: {listed(strangers)}. Save "
+            "only model.state_dict()."
         )
     return {name: tensor for name, tensor in content.items() if name not in _TABLES}
 
@@ -112,18 +104,18 @@ def _first_line(error: Exception) -> str:
 
 
 def infer_config(weights: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Reads from MiniMind's tensors what they tell of the config.
+    """Infers the config from MiniMind's tensors, as far as possible.
 
-    Top-k, YaRN, theta, epsilons and token ids leave no trace in the tensors and are not among the result.
+    Top-k, YaRN, theta, epsilons and token ids leave no trace in the tensors and are not in the result.
 
     Args:
-        weights (`Mapping[str, torch.Tensor]`): Tensors under MiniMind's names.
+        weights (`Mapping[str, torch.Tensor]`): Tensors with MiniMind's names.
 
     Returns:
         `dict[str, Any]`: Arguments for [`MiniMindConfig`].
 
     Raises:
-        ConversionError: A tensor that every MiniMind has is missing or has no sensible shape.
+        ConversionError: If a tensor that every MiniMind has is missing or has an impossible shape.
     """
     vocab_size, hidden_size = _shape(weights, EMBEDDING, 2)
     layers = [int(found[1]) for name in weights if (found := re.match(r"model\.layers\.(\d+)\.", name))]
@@ -132,8 +124,8 @@ def infer_config(weights: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     keys, _ = _shape(weights, "model.layers.0.self_attn.k_proj.weight", 2)
     if queries % head_dim or keys % head_dim:
         raise ConversionError(
-            f"{queries} query and {keys} key channels do not divide into heads of {head_dim} (the width of q_norm); "
-            "the file is no MiniMind checkpoint."
+            f"{queries} query and {keys} key channels are not multiples of the head width {head_dim} (of q_norm), so "
+            "this is not a MiniMind checkpoint. Use the file of a MiniMind model."
         )
     inferred = {
         "vocab_size": vocab_size,
@@ -159,20 +151,20 @@ def infer_config(weights: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 def _shape(weights: Mapping[str, torch.Tensor], name: str, dimensions: int) -> tuple[int, ...]:
     if name not in weights:
         raise ConversionError(
-            f"No tensor {name}: every MiniMind checkpoint has it, so this is another model or an older MiniMind. The "
-            f"file has {len(weights)} tensors: {listed(sorted(weights))}."
+            f"The tensor {name} is missing. Every MiniMind checkpoint has it, so this is another model or an older "
+            f"MiniMind. The file has {len(weights)} tensors: {listed(sorted(weights))}."
         )
     shape = tuple(weights[name].shape)
     if len(shape) != dimensions or 0 in shape:
-        raise ConversionError(f"{name} has shape {shape}; MiniMind's has {dimensions} dimension(s), none empty.")
+        raise ConversionError(f"{name} has shape {shape}, but MiniMind's has {dimensions} dimension(s), none empty.")
     return shape
 
 
 def save_tensors(weights: Mapping[str, torch.Tensor], config: MiniMindConfig, path: Path) -> None:
-    """Writes a MiniMind `.pth`; the file appears only when it is complete.
+    """Writes a MiniMind `.pth`, which appears only when it is complete.
 
     Args:
-        weights (`Mapping[str, torch.Tensor]`): Tensors under MiniMind's names; a tied head may be absent.
+        weights (`Mapping[str, torch.Tensor]`): Tensors with MiniMind's names. A tied head can be absent.
         config (`MiniMindConfig`): The architecture.
         path (`Path`): The file to write.
     """
@@ -192,3 +184,31 @@ def listed(names: list[str], separator: str = ", ", limit: int = 5) -> str:
 
 def _describe(content: Any) -> str:
     return "an empty mapping" if isinstance(content, Mapping) else f"a {type(content).__name__}"
+
+
+def check_shapes(config: MiniMindConfig, weights: Mapping[str, torch.Tensor], source: Path) -> None:
+    """Refuses tensors that are not those of a config.
+
+    Raises:
+        ConversionError: Naming the tensors that are missing, unexpected or of another shape.
+    """
+    expected = expected_shapes(config)
+    if config.tie_word_embeddings:
+        del expected[HEAD]
+    missing = [name for name in expected if name not in weights]
+    unexpected = [name for name in weights if name not in expected]
+    if missing or unexpected:
+        raise ConversionError(
+            f"{source} is not a complete MiniMind checkpoint with {config.num_hidden_layers} layers: {len(missing)} "
+            f"tensors are missing ({listed(missing)}), {len(unexpected)} are unexpected ({listed(unexpected)})."
+        )
+    wrong = [
+        f"{name} is {tuple(tensor.shape)}, expected {expected[name]}"
+        for name, tensor in weights.items()
+        if tuple(tensor.shape) != expected[name]
+    ]
+    if wrong:
+        raise ConversionError(
+            f"{source}: {len(wrong)} tensors do not match the config: {listed(wrong, separator='; ')}. Check the "
+            "overrides, or omit them to use the sizes of the tensors."
+        )

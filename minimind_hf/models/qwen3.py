@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MiniMind's config as a Qwen3 or Qwen3-MoE config, and back.
 
-The three describe the same function, tensor for tensor; only their keys differ. What MiniMind cannot express (biases,
+They describe the same function, tensor by tensor; only their keys differ. What MiniMind cannot express (biases,
 sliding windows, layers without experts) is refused by name.
 """
 
@@ -47,7 +47,7 @@ _MOE_FIELDS = (
 
 
 def to_qwen3_config(config: MiniMindConfig) -> Qwen3Config | Qwen3MoeConfig:
-    """The Qwen3 (dense) or Qwen3-MoE config of the same function as a MiniMind config.
+    """Returns the Qwen3 (dense) or Qwen3-MoE config of the same function as a MiniMind config.
 
     Args:
         config (`MiniMindConfig`): The architecture.
@@ -63,16 +63,16 @@ def to_qwen3_config(config: MiniMindConfig) -> Qwen3Config | Qwen3MoeConfig:
 
 
 def from_qwen3_config(config: Qwen3Config | Qwen3MoeConfig) -> MiniMindConfig:
-    """The MiniMind config of the same function as a Qwen3 or Qwen3-MoE config.
+    """Returns the MiniMind config of the same function as a Qwen3 or Qwen3-MoE config.
 
     Args:
         config (`Qwen3Config` or `Qwen3MoeConfig`): The architecture.
 
     Returns:
-        `MiniMindConfig`: The same in MiniMind's keys.
+        `MiniMindConfig`: The same with MiniMind's keys.
 
     Raises:
-        ConversionError: The model has a part that MiniMind lacks.
+        ConversionError: If the model has a part that MiniMind lacks.
     """
     moe = isinstance(config, Qwen3MoeConfig)
     unlike = [name for name in ("attention_bias", "sliding_window") if getattr(config, name)]
@@ -81,7 +81,10 @@ def from_qwen3_config(config: Qwen3Config | Qwen3MoeConfig) -> MiniMindConfig:
         unlike += ["decoder_sparse_step"] if config.decoder_sparse_step != 1 else []
     if unlike:
         values = ", ".join(f"{name}={getattr(config, name)}" for name in unlike)
-        raise ConversionError(f"This {config.model_type} is no MiniMind: {values}. Use it in transformers as it is.")
+        raise ConversionError(
+            f"This {config.model_type} model cannot be a MiniMind: {values}. Use it in transformers without "
+            "conversion."
+        )
     values = fields_of(config, _SHARED_FIELDS + (_MOE_FIELDS if moe else ()))
     values["head_dim"] = getattr(config, "head_dim", None)
     values["rope_parameters"] = {
@@ -91,11 +94,11 @@ def from_qwen3_config(config: Qwen3Config | Qwen3MoeConfig) -> MiniMindConfig:
 
 
 def add_server_keys(config_file: Path):
-    """Writes, besides transformers 5's keys, those that other readers of the folder look for.
+    """Adds the keys that other readers of the folder expect to those of transformers 5.
 
-    `num_experts` is what SGLang and vLLM read (transformers may write its alias `num_local_experts`), `rope_theta` and
-    `rope_scaling` are where transformers 4 and the converter of llama.cpp look. SGLang and vLLM multiply YaRN's own
-    attention factor `0.1 * ln(factor) + 1` by `attn_factor` instead of reading `attention_factor`.
+    SGLang and vLLM read `num_experts` (transformers can write its alias `num_local_experts`); transformers 4 and the
+    converter of llama.cpp read `rope_theta` and `rope_scaling`. SGLang and vLLM do not read `attention_factor`, but
+    multiply YaRN's own attention factor `0.1 * ln(factor) + 1` by `attn_factor`.
     """
     content = json.loads(config_file.read_text(encoding="utf-8"))
     if "num_local_experts" in content:
@@ -110,12 +113,12 @@ def add_server_keys(config_file: Path):
 
 
 def fields_of(config: PreTrainedConfig, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the named values that a config has."""
+    """Returns the named values that a config has."""
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def make_config(values: Mapping[str, Any]) -> MiniMindConfig:
-    """A MiniMind config; values that do not fit together are a [`ConversionError`]."""
+    """Returns a MiniMind config. Values that do not fit together raise a [`ConversionError`]."""
     try:
         return MiniMindConfig(**values)
     except (TypeError, ValueError) as error:

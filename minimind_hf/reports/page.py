@@ -1,68 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one HTML page that needs nothing else: curves, health, and completions early and late side by side."""
+"""A run as one self-contained HTML page: curves, health messages, and early and late completions side by side.
+
+The page is `page.html.jinja`, filled in here. Everything is escaped but the charts, which are markup by themselves.
+"""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from html import escape
 from itertools import zip_longest
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from .charts import charts_of, draw
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..atomic import whole_file
 from .record import RunRecord, read_run
 
 REPORT_FILE = "report.html"
 
-_PAGE = Template("""\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>$title</title>
-<style>
-body { font: 15px/1.5 system-ui, "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif;
-  color: #1c1c1c; background: #fff; max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem; }
-h1 { font-size: 1.7rem; margin-bottom: 0.2rem; } h2 { font-size: 1.2rem; margin: 2rem 0 0.6rem; }
-.muted { color: #5a5a5a; }
-.cards, .charts { display: grid; gap: 1rem; }
-.cards { grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
-.charts { grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); }
-.card, figure { border: 1px solid #d0d0d0; border-radius: 6px; padding: 0.7rem 0.9rem; margin: 0; }
-.card b { display: block; font-size: 1.25rem; }
-figure { break-inside: avoid; } figure svg { width: 100%; height: auto; }
-figcaption b { display: block; } figcaption span { font-size: 0.86em; color: #5a5a5a; }
-table { border-collapse: collapse; width: 100%; font-size: 0.9em; }
-th, td { border-bottom: 1px solid #d8d8d8; padding: 0.35rem 0.5rem; text-align: left; vertical-align: top; }
-tr { break-inside: avoid; } .samples th, .samples td { width: 50%; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0.2rem 0; font: 0.86em/1.45 ui-monospace, monospace; }
-.prompt { background: #f3f3f3; } .good { color: #176636; } .warn { color: #9a2d1c; font-weight: 600; }
-@media print { body { margin: 0; max-width: none; font-size: 11px; } details { display: none; }
-  .charts { grid-template-columns: 1fr 1fr; } }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-<p class="muted">$subtitle</p>
-<div class="cards">$cards</div>
-<h2>Health</h2>
-$health
-<h2>Curves</h2>
-<div class="charts">$charts</div>
-<h2>Completions, early and late</h2>
-$samples
-<h2>Settings</h2>
-<details><summary>$num_settings settings</summary>$settings</details>
-</body>
-</html>
-""")
+_TEMPLATES = Environment(
+    loader=PackageLoader("minimind_hf", "reports"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def write_report(run_dir: str | Path, path: str | Path | None = None) -> Path:
-    """Writes the report of a run.
+    """Writes the report of a run. An earlier report stays as it is until the new one is complete.
 
     Args:
         run_dir (`str` or `Path`): The output folder of a run that has ended or saved a checkpoint.
@@ -72,26 +39,27 @@ def write_report(run_dir: str | Path, path: str | Path | None = None) -> Path:
         `Path`: The page.
 
     Raises:
-        ValueError: If the folder holds no log of a run.
+        ValueError: If the folder contains no log of a run.
     """
     run = read_run(run_dir)
     path = Path(path) if path else Path(run_dir) / REPORT_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(run), encoding="utf-8")
+    with whole_file(path) as unfinished:
+        unfinished.write_text(render(run), encoding="utf-8")
     return path
 
 
 def render(run: RunRecord) -> str:
     """The page as text."""
-    return _PAGE.substitute(
-        title=escape(run.name),
+    return _TEMPLATES.get_template("page.html.jinja").render(
+        title=run.name,
         subtitle=_subtitle(run),
-        cards="".join(_card(*card) for card in _headline(run)),
-        health=_health(run.health),
-        charts="".join(_charts(run)),
-        samples=_samples(run),
-        num_settings=len(run.settings),
-        settings=_table(("setting", "value"), run.settings.items()),
+        cards=list(_cards(run)),
+        health=[[_cell(row.get(name, "")) for name in ("step", "rule", "message")] for row in run.health],
+        charts=list(_charts(run)),
+        samples=[(_sample(early), _sample(late)) for early, late in zip_longest(run.early, run.late)],
+        early_step=_step(run.early),
+        late_step=_step(run.late),
+        settings=[(name, _cell(value)) for name, value in run.settings.items()],
     )
 
 
@@ -100,11 +68,11 @@ def _subtitle(run: RunRecord) -> str:
     parts = [run.algorithm, f"{steps} optimizer steps", f"written {datetime.now():%Y-%m-%d %H:%M}"]
     if (seconds := run.seconds) is not None:
         parts.insert(2, f"{seconds:.1f} seconds in rollouts, scoring, updates and evaluations")
-    return escape(" · ".join(part for part in parts if part))
+    return " · ".join(part for part in parts if part)
 
 
-def _headline(run: RunRecord) -> Iterable[tuple[str, str, str]]:
-    """Name, last value and where it began, of what matters most."""
+def _cards(run: RunRecord) -> Iterator[dict[str, str]]:
+    """The most important values: what they are now and what they were at the start."""
     names = {
         "reward": "reward",
         "eval_reward": "evaluation",
@@ -117,41 +85,18 @@ def _headline(run: RunRecord) -> Iterable[tuple[str, str, str]]:
         if values := list(run.series(name).values()):
             tenth = max(1, len(values) // 10)
             first, last = (sum(part) / tenth for part in (values[:tenth], values[-tenth:]))
-            yield label, f"{last:.3g}", f"at first {first:.3g}" if len(values) > 1 else ""
-    accuracy = [list(run.series(f"eval_accuracy_{when}").values()) for when in ("before", "after")]
-    if all(accuracy):
-        yield "held-out accuracy", f"{accuracy[1][-1]:.1%}", f"before {accuracy[0][-1]:.1%}"
+            note = f"at the start {first:.3g}" if len(values) > 1 else ""
+            yield {"label": label, "value": f"{last:.3g}", "note": note}
+    before, after = (list(run.series(f"eval_accuracy_{when}").values()) for when in ("before", "after"))
+    if before and after:
+        yield {"label": "held-out accuracy", "value": f"{after[-1]:.1%}", "note": f"before {before[-1]:.1%}"}
 
 
-def _card(label: str, value: str, note: str) -> str:
-    label, value, note = escape(label), escape(value), escape(note)
-    return f'<div class="card">{label}<b>{value}</b><span class="muted">{note}</span></div>'
+def _charts(run: RunRecord) -> Iterator[dict[str, str]]:
+    from .charts import charts_of, draw  # matplotlib takes half a second to import: not before there is a run to draw
 
-
-def _health(messages: Sequence[Mapping[str, Any]]) -> str:
-    if not messages:
-        return '<p class="good">No message of the health check.</p>'
-    rows = ((row.get("step", ""), row.get("rule", ""), row.get("message", "")) for row in messages)
-    return _table(("step", "rule", "what is wrong, and what to try"), rows)
-
-
-def _charts(run: RunRecord) -> Iterable[str]:
     for chart in charts_of(run):
-        title, note = escape(chart.title), escape(chart.note)
-        yield f"<figure><figcaption><b>{title}</b><span>{note}</span></figcaption>{draw(chart, run)}</figure>"
-
-
-def _samples(run: RunRecord) -> str:
-    if not run.early and not run.late:
-        return '<p class="muted">No completions were kept: the folder holds no samples/*.jsonl.</p>'
-    cells = "".join(
-        f"<tr><td>{_sample(early)}</td><td>{_sample(late)}</td></tr>"
-        for early, late in zip_longest(run.early, run.late)
-    )
-    heads = "".join(
-        f"<th>{name}, step {_step(rows)}</th>" for name, rows in (("Early", run.early), ("Late", run.late))
-    )
-    return f'<table class="samples"><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>'
+        yield {"title": chart.title, "note": chart.note, "svg": Markup(draw(chart, run))}
 
 
 def _step(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -159,18 +104,17 @@ def _step(rows: Sequence[Mapping[str, Any]]) -> str:
     return str(rows[0].get("step", "?")) if rows else "-"
 
 
-def _sample(row: Mapping[str, Any] | None) -> str:
+def _sample(row: Mapping[str, Any] | None) -> dict[str, str] | None:
     if row is None:
-        return ""
+        return None
     signals = ", ".join(f"{name} {_short(value)}" for name, value in (row.get("signals") or {}).items())
-    ending = " · cut" if row.get("finish_reason") == "length" else ""
+    ending = " · cut off" if row.get("finish_reason") == "length" else ""
     line = f"reward {_short(row.get('reward'))} ({signals}) · {row.get('tokens', '?')} tokens{ending}"
-    prompt, completion = (escape(_text(row.get(key))) for key in ("prompt", "completion"))
-    return f'<pre class="prompt">{prompt}</pre><pre>{completion}</pre><span class="muted">{escape(line)}</span>'
+    return {"prompt": _text(row.get("prompt")), "completion": _text(row.get("completion")), "line": line}
 
 
 def _text(value: Any) -> str:
-    """A text, or messages with their roles; of a completion only what was said."""
+    """A text as it is, messages with their roles; of a single answer only its content."""
     if not isinstance(value, list):
         return str(value)
     if len(value) == 1 and value[0].get("role") == "assistant":
@@ -180,12 +124,6 @@ def _text(value: Any) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, int | float) else "-"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    heads = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cell(value: Any) -> str:

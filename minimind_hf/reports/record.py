@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves in its folder for people to read later, and reading it back.
+"""The files that a run leaves in its folder for people to read later: how they are written and read.
 
 trainer_state.json               the log history (at the end, and in every checkpoint)
 run.json                         algorithm and settings
 samples/early.jsonl, late.jsonl  a few completions of the first and of the last rollout
-health.jsonl                     what the health check said, one {"step", "rule", "message"} a line
+health.jsonl                     messages of the health checks, one {"step", "rule", "message"} per line
 """
 
 import json
@@ -26,15 +26,15 @@ NUM_SAMPLES = 6
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as it was written down.
+    """A run, as its folder describes it.
 
     Args:
-        name (`str`): Of its folder.
+        name (`str`): Name of its folder.
         history (`list[dict]`): The Trainer's log history.
         algorithm (`str`, *optional*): `"CISPO"`, ...
         settings (`dict`): The settings that shape the result.
         early (`list[dict]`), late (`list[dict]`): Completions of the first and of the last rollout.
-        health (`list[dict]`): Messages of the health check.
+        health (`list[dict]`): Messages of the health checks.
     """
 
     name: str
@@ -46,14 +46,14 @@ class RunRecord:
     health: list[dict[str, Any]] = field(default_factory=list)
 
     def series(self, name: str) -> dict[int, float]:
-        """Values by step; after a resume from an earlier checkpoint the later log of a step counts."""
+        """Logged values by step. If a resume repeated a step, its later log counts."""
         return series(self.history, name)
 
     @property
     def seconds(self) -> float | None:
-        """Time of all logged steps and evaluations, in whichever session; unset if none was measured.
+        """Time of all logged steps and evaluations, before and after any resume; `None` if none was measured.
 
-        `train_runtime` is that of the last session alone, and a session that was killed has none.
+        `train_runtime` covers only the time since the last resume, and a run that was killed has none.
         """
         phases = [self.series(name) for name in self.logged_names if name.startswith("seconds/")]
         runtimes = [name for name in self.logged_names if re.fullmatch(r"eval_(.+_)?runtime", name)]
@@ -61,26 +61,26 @@ class RunRecord:
         steps = sorted({step for phase in phases for step in phase})
         if not steps:
             return None
-        spans = zip([0, *steps], steps, strict=False)  # a log holds means over the steps since the one before
+        spans = zip([0, *steps], steps, strict=False)  # a log has means over the steps since the previous log
         return evaluations + sum((end - start) * sum(phase.get(end, 0.0) for phase in phases) for start, end in spans)
 
     @property
     def logged_names(self) -> list[str]:
-        """Everything that was logged as a number, in the order of its first log."""
+        """The names of all logged numbers, in the order of their first log."""
         names = (name for log in self.history for name, value in log.items() if isinstance(value, int | float))
         return [name for name in dict.fromkeys(names) if name not in ("step", "epoch")]
 
 
 def series(log_history: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
-    """Values of a logged name by step; after a resume the later log of a step counts."""
+    """Values of a logged name by step. If a resume repeated a step, its later log counts."""
     return dict(sorted({log["step"]: log[name] for log in log_history if name in log}.items()))
 
 
 def read_run(folder: str | Path) -> RunRecord:
-    """Reads what a run left in its folder, or so far in its newest checkpoint.
+    """Reads a run from its folder; while it is running, its log comes from the newest checkpoint.
 
     Raises:
-        ValueError: If the folder holds no log of a run.
+        ValueError: If the folder contains no log of a run, or a broken file.
     """
     folder = Path(folder)
     state = _state_file(folder)
@@ -93,12 +93,12 @@ def read_run(folder: str | Path) -> RunRecord:
         settings=run.get("settings", {}),
         early=early,
         late=late,
-        health=_read_lines(folder / HEALTH_FILE),
+        health=read_lines(folder / HEALTH_FILE),
     )
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:
-    """The settings of a run; none where the folder is no run's."""
+    """The settings of a run; empty if the folder is not that of a run."""
     path = Path(folder) / RUN_FILE
     return _read_json(path).get("settings", {}) if path.is_file() else {}
 
@@ -106,28 +106,31 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 def _log_history(state: Path) -> list[dict[str, Any]]:
     history = _read_json(state).get("log_history")
     if not isinstance(history, list) or not all(isinstance(log, dict) and "step" in log for log in history):
-        raise ValueError(f"{state} holds no log_history of a run, a list of logs with their steps.")
+        raise ValueError(
+            f"{state} contains no valid log_history: it must be a list of logs, each with its step. Copy it from the "
+            "run again, or give another output_dir."
+        )
     return history
 
 
 def _state_file(folder: Path) -> Path:
     if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}. Give the output_dir of a run.")
+        raise ValueError(f"The folder {folder} does not exist. Give the output_dir of a run.")
     found = [*folder.glob(STATE_FILE), *folder.glob(f"checkpoint-*/{STATE_FILE}")]
     if not found:
         raise ValueError(
-            f"{folder} holds no {STATE_FILE}, neither itself nor in a checkpoint: no run has ended or saved a "
+            f"{folder} contains no {STATE_FILE}, neither directly nor in a checkpoint: no run has ended or saved a "
             "checkpoint there. Give the output_dir of a run."
         )
     return max(found, key=lambda path: (path.stat().st_mtime, str(path)))
 
 
 def _samples(folder: Path) -> tuple[list[dict], list[dict]]:
-    """Completions of the beginning and of the end: those kept of every run, or else those of the completion log."""
-    early, late = (_read_lines(folder / SAMPLES_FOLDER / name) for name in (EARLY, LATE))
+    """Completions of the first and last rollout: the samples of every run, or else those of the completion log."""
+    early, late = (read_lines(folder / SAMPLES_FOLDER / name) for name in (EARLY, LATE))
     logged = sorted((folder / COMPLETIONS_FOLDER).glob("completions_*.jsonl"))
-    early = early or (_read_lines(logged[0])[:NUM_SAMPLES] if logged else [])
-    late = late or (_read_lines(logged[-1])[:NUM_SAMPLES] if len(logged) > 1 else [])
+    early = early or (read_lines(logged[0])[:NUM_SAMPLES] if logged else [])
+    late = late or (read_lines(logged[-1])[:NUM_SAMPLES] if len(logged) > 1 else [])
     return early, late
 
 
@@ -135,19 +138,31 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no JSON ({error}). It may have been cut while it was written.") from error
+        raise ValueError(
+            f"{path} is not valid JSON ({error}). It may be incomplete: copy it from the run again."
+        ) from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a JSON {type(content).__name__}, not the object that a run writes.")
+        raise ValueError(
+            f"{path} contains a JSON {type(content).__name__}, but a run writes an object. Copy it from the run again."
+        )
     return content
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one per line; an empty list if there is no file.
+
+    Raises:
+        ValueError: If a line is not valid JSON.
+    """
     if not path.is_file():
         return []
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also split inside texts, at U+2028
+        return [json.loads(line) for line in lines if line.strip()]
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} holds a line that is no JSON ({error}).") from error
+        raise ValueError(
+            f"{path} contains a line that is not valid JSON ({error}). Remove the line, or copy the file again."
+        ) from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reward that has a name of its own: the rules, the verifiable ones, reasoning-gym's.
+"""The rewards that have a name: the rules, the verifiable rewards and reasoning-gym's.
 
-Two names take a value: `regex=PATTERN` and `json_schema=FILE` hold for every row of the data set.
+Two names take a value that applies to every row of the data set: `regex=PATTERN` and `json_schema=FILE`.
 """
 
 import difflib
@@ -24,14 +24,14 @@ _SIMILAR = 0.75  # difflib's ratio: 'lenght' and 'length' have 0.83, 'gpt2' 0.4
 
 
 def built_in_reward(spec: str) -> Callable[..., Any] | None:
-    """The reward that a name stands for; `None` if it is no name of a built-in one.
+    """Returns the reward of a name; `None` if it is not the name of a built-in one.
 
     Raises:
         RewardError: If the value after the name cannot be used.
     """
     name, equals, value = spec.partition("=")
     if equals and name == "regex":
-        regex_score("", value)  # an error now rather than after the first rollout
+        regex_score("", value)  # a wrong pattern fails now, not after the first rollout
         return partial(regex_reward, pattern=value)
     if equals and name == "json_schema":
         return partial(json_schema_reward, schema=_read_schema(value))
@@ -39,7 +39,7 @@ def built_in_reward(spec: str) -> Callable[..., Any] | None:
 
 
 def similar_name(spec: str) -> str | None:
-    """The name that a misspelt one was meant to be; `None` if none is like it, or it has an owner as on the hub."""
+    """Returns the name that a misspelled one resembles; `None` if there is none, or it has an owner as on the hub."""
     word = spec.partition("=")[0]
     if "/" in word:
         return None
@@ -57,7 +57,7 @@ def _read_schema(path: str) -> str:
         schema = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise RewardError(
-            f"json_schema={path}: the file cannot be read ({error}). Give a file of a schema."
+            f"json_schema={path}: the file cannot be read ({error}). Give the file of a JSON schema."
         ) from error
     json_schema_score("", schema)
     return schema

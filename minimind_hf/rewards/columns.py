@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which columns of the data set a reward function needs, so that a missing one is named before anything runs.
 
-These are its parameters without a default, and those that it declares by [`needs_columns`] because one of several will
-do or because a value may stand in for the column.
+These are its parameters without a default, and those that it declares with [`needs_columns`] because one of several is
+enough, or because a fixed value can replace the column.
 """
 
 import functools
@@ -17,7 +17,7 @@ TRAINER_ARGUMENTS = ("trainer_state", "log_metric", "log_extra")
 
 
 def needs_columns(*any_of: str) -> Callable[[Callable], Callable]:
-    """Declares that a reward function needs one of these columns, whatever the defaults of its arguments."""
+    """Declares that a reward function needs one of these columns, even if its arguments have defaults."""
 
     def declare(function: Callable) -> Callable:
         function.needed_columns = [*getattr(function, "needed_columns", []), any_of]
@@ -27,7 +27,7 @@ def needs_columns(*any_of: str) -> Callable[[Callable], Callable]:
 
 
 def parameters_of(function: Callable) -> dict[str, inspect.Parameter] | None:
-    """The parameters of a function; `None` if it does not tell, as some builtins and extension types."""
+    """Returns the parameters of a function; `None` if it has no signature, as some builtins and extension types."""
     try:
         return dict(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -35,7 +35,7 @@ def parameters_of(function: Callable) -> dict[str, inspect.Parameter] | None:
 
 
 def required_arguments(function: Callable) -> list[str]:
-    """The arguments without a default."""
+    """Returns the arguments without a default."""
     kinds = inspect.Parameter
     return [
         name
@@ -45,13 +45,13 @@ def required_arguments(function: Callable) -> list[str]:
 
 
 def check_columns(name: str, function: Callable, columns: Collection[str], given: Collection[str]) -> None:
-    """Refuses data that lack a column which a reward function needs.
+    """Refuses data without a column that a reward function needs.
 
     Args:
         name (`str`): Of the function.
         function (`Callable`): The reward function.
         columns (`Collection[str]`): Columns of the data set that reward functions receive.
-        given (`Collection[str]`): Arguments that they receive besides.
+        given (`Collection[str]`): Other arguments that they receive.
 
     Raises:
         RewardError: Naming the function and the column.
@@ -61,14 +61,14 @@ def check_columns(name: str, function: Callable, columns: Collection[str], given
     missing += [any_of for any_of in _declared(function) if not there.intersection(any_of)]
     if missing:
         raise RewardError(
-            f"The reward function {name!r} needs the argument {' or '.join(map(repr, missing[0]))}, which is no "
+            f"The reward function {name!r} needs the argument {' or '.join(map(repr, missing[0]))}, which is not a "
             f"column of the data set; its other columns are {sorted(columns)}. Add the column or rename yours, for "
             f"example with dataset.rename_column('label', {missing[0][0]!r})."
         )
 
 
 def check_reserved(columns: Collection[str], given: Collection[str]) -> None:
-    """Refuses columns that bear the name of an argument which reward functions receive.
+    """Refuses columns that have the name of an argument that reward functions receive.
 
     Raises:
         RewardError: Naming the column.
@@ -76,7 +76,7 @@ def check_reserved(columns: Collection[str], given: Collection[str]) -> None:
     taken = sorted(set(columns) & set(given))
     if taken:
         raise RewardError(
-            f"The column {taken[0]!r} of the data set bears the name of an argument that every reward function "
+            f"The column {taken[0]!r} of the data set has the name of an argument that every reward function "
             f"receives. Rename it, for example with `dataset.rename_column({taken[0]!r}, 'reference')`."
         )
 

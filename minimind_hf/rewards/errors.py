@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is raised when rewards cannot be had."""
+"""The error of rewards."""
 
 
 class RewardError(ValueError):
-    """A reward function that cannot be used, or an answer of one that is no reward."""
+    """A reward function cannot be used, raised, or returned something that is not a reward."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reward models as reward functions.
 
-Two kinds are known: a sequence classification model with one label, scored in batches, and a remote-code model that
-has `get_score(tokenizer, messages)` (InternLM2-Reward), scored one conversation at a time with the history folded
-into the question. Either sees the answer part only, is frozen, and its scores are clamped, so that a single outlier
-cannot rule the statistics of its group.
+Two kinds are supported: a sequence classification model with one label, which scores in batches, and a remote-code
+model with `get_score(tokenizer, messages)` (InternLM2-Reward), which scores one conversation at a time, with the
+history folded into the question. Both see the answer part only and are frozen. Their scores are clamped, so that one
+outlier cannot dominate the statistics of its group.
 """
 
 import copy
@@ -32,7 +32,7 @@ Prompt = str | list[dict[str, Any]]
 
 
 class RewardModelError(ValueError):
-    """A reward model that cannot be loaded or cannot score."""
+    """A reward model cannot be loaded or cannot score."""
 
 
 class RewardModel:
@@ -41,14 +41,14 @@ class RewardModel:
     Args:
         model (`torch.nn.Module`): A sequence classification model with one label, or a model with `get_score`.
         tokenizer (`PreTrainedTokenizerBase`):
-            The reward model's own tokenizer, with whose chat template conversations are rendered.
+            The reward model's own tokenizer. Its chat template renders the conversations.
         batch_size (`int`, *optional*, defaults to 16): Conversations scored at once (sequence classification).
         max_length (`int`, *optional*):
-            Longest input in tokens; what is in front is cut off. Unset: what the tokenizer and the model state.
+            Longest input in tokens; longer ones lose their beginning. Unset: the limit of the tokenizer and the model.
         clamp (`float`, *optional*, defaults to 3.0): Scores are limited to [-clamp, clamp]; `None` for no limit.
         answer_only (`bool`, *optional*, defaults to `True`):
-            Whether only what comes after `</think>` is scored.
-        name (`str`, *optional*): Name of the signal; by default the last part of the model's path.
+            Score only what follows `</think>`.
+        name (`str`, *optional*): Name of the signal. Unset: the last part of the model's path.
 
     Raises:
         RewardModelError: If the model has neither one label nor `get_score`, or the tokenizer cannot pad.
@@ -83,6 +83,7 @@ class RewardModel:
         cls,
         path: str,
         *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         trust_remote_code: bool = False,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
@@ -91,11 +92,11 @@ class RewardModel:
         """Loads a reward model and its tokenizer.
 
         Args:
-            path (`str`): Folder or hub name, of a model or of adapters, which are merged into their base.
-            trust_remote_code (`bool`, *optional*, defaults to `False`): Whether code that comes with the model may
-            run.
-            device (`str` or `torch.device`, *optional*): Where the model is put.
-            dtype (`str` or `torch.dtype`, *optional*): Its parameters' type; unset, the one it was saved in.
+            path (`str`): Folder or hub name of a model, or of adapters, which are merged into their base.
+            tokenizer (`PreTrainedTokenizerBase`, *optional*): Used in place of the one in the folder.
+            trust_remote_code (`bool`, *optional*, defaults to `False`): Allow code that comes with the model to run.
+            device (`str` or `torch.device`, *optional*): The device of the model.
+            dtype (`str` or `torch.dtype`, *optional*): The type of its parameters. Unset: the one it was saved in.
             kwargs: Further arguments of [`RewardModel`].
 
         Returns:
@@ -110,7 +111,7 @@ class RewardModel:
             raise RewardModelError(str(error)) from error
         model = _load_model(path, trust_remote_code, dtype)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+            tokenizer = tokenizer or AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, ImportError) as error:
             raise _cannot_load("tokenizer of the reward model", path, error) from error
         return cls(model, tokenizer, **kwargs).to(device)
@@ -134,7 +135,7 @@ class RewardModel:
         Args:
             prompts (`list[str]` or `list[list[dict]]`): One prompt per completion.
             completions (`list[str]` or `list[list[dict]]`): The completions.
-            completion_ids (`list[list[int]]`, *optional*): Not used; a reward model has its own tokenizer.
+            completion_ids (`list[list[int]]`, *optional*): Not used: a reward model has its own tokenizer.
             columns: Not used.
 
         Returns:
@@ -157,15 +158,15 @@ class RewardModel:
                 "Use a sequence classification model trained with num_labels=1, or one that has "
                 "`get_score(tokenizer, messages)`."
             )
-        # A copy, because the policy may use the same tokenizer object with other settings.
+        # A copy, because the policy can use the same tokenizer object with other settings.
         self.tokenizer = copy.deepcopy(self.tokenizer)
         self.tokenizer.padding_side = "right"
         self.tokenizer.truncation_side = "left"
         if self.tokenizer.pad_token_id is None:
             if self.tokenizer.eos_token_id is None:
                 raise RewardModelError(
-                    f"The tokenizer of the reward model {self.name!r} has neither a pad nor an eos token, so that "
-                    "inputs of unequal length cannot be batched. Set `tokenizer.pad_token`."
+                    f"The tokenizer of the reward model {self.name!r} has neither a pad nor an eos token, so inputs "
+                    "of different lengths cannot be batched. Set `tokenizer.pad_token`."
                 )
             self.tokenizer.pad_token = self.tokenizer.eos_token
         # The score is read at the last token that is not this one.
@@ -177,7 +178,7 @@ class RewardModel:
     def _scores_in_batches(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
         encoded = [self._encode(prompt, answer) for prompt, answer in pairs]
         scores = torch.empty(len(encoded))
-        # Inputs of like length share a batch: less padding, and the same scores.
+        # Inputs of similar length share a batch: less padding, and the same scores.
         order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]["input_ids"]))
         for rows in _chunks(order, self.batch_size):
             batch = self.tokenizer.pad([encoded[i] for i in rows], padding=True, return_tensors="pt")
@@ -202,11 +203,11 @@ class RewardModel:
 
 
 def folded_conversation(prompt: Prompt, answer: str) -> list[dict[str, str]]:
-    """One question and one answer out of a whole conversation.
+    """Folds a whole conversation into one question and one answer.
 
     Args:
-        prompt (`str` or `list[dict]`): The prompt; of messages, all but the last become `role: content` lines.
-        answer (`str`): The answer to be scored.
+        prompt (`str` or `list[dict]`): The prompt. All messages but the last become `role: content` lines.
+        answer (`str`): The answer to score.
 
     Returns:
         `list[dict]`: A user message and an assistant message.
@@ -223,7 +224,7 @@ def folded_conversation(prompt: Prompt, answer: str) -> list[dict[str, str]]:
 
 
 def _with_answer(messages: list[dict[str, Any]], answer: str) -> list[dict[str, Any]]:
-    """The conversation with its answer; an assistant turn that the prompt began is completed."""
+    """The conversation with its answer, which completes an assistant turn that the prompt began."""
     if messages[-1]["role"] == "assistant":
         *messages, begun = messages
         answer = begun["content"] + answer
@@ -245,8 +246,8 @@ def _load_model(path: str, trust_remote_code: bool, dtype: str | torch.dtype | N
         raise _cannot_load("reward model", path, error) from error
     if missing:
         raise RewardModelError(
-            f"The checkpoint {path!r} lacks the weights {missing[:3]} of a {type(model).__name__}: they would be "
-            "random, and so would the rewards. Give the path of a model trained as a reward model."
+            f"The checkpoint {path!r} lacks the weights {missing[:3]} of a {type(model).__name__}. They would be "
+            "random, and the rewards too. Give the path of a model that was trained as a reward model."
         )
     return model
 
@@ -258,13 +259,13 @@ def _scores_by_own_code(path: str) -> bool:
 
 
 def _load_classifier(path: str, options: dict[str, Any]) -> tuple[torch.nn.Module, list[str]]:
-    """The model, and the names of its weights that the checkpoint lacks."""
+    """Returns the model and the names of the weights that the checkpoint lacks."""
     model, report = AutoModelForSequenceClassification.from_pretrained(path, output_loading_info=True, **options)
     return model, sorted(report["missing_keys"])
 
 
 def _load_adapters(path: str, options: dict[str, Any]) -> tuple[torch.nn.Module, list[str]]:
-    """The base with the adapters merged in, and the names of weights that both lack: adapters may bring the head."""
+    """Returns the base with its adapters merged, and the names of weights that both lack."""
     base_path = PeftConfig.from_pretrained(path).base_model_name_or_path
     base, missing = _load_classifier(base_path, options | {"num_labels": 1})
     brought = load_peft_weights(path, device="cpu")

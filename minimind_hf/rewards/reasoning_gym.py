@@ -19,9 +19,9 @@ def reasoning_gym_reward(
     task_index: list[int] | None = None,
     **columns: Any,
 ) -> list[float | None]:
-    """What the scorer of each problem says of the answer: what stands after `</think>`, or in `<answer>` there.
+    """The score that each problem's scorer gives the answer: the text after `</think>`, or inside `<answer>` there.
 
-    Most scorers say 1.0 for the answer alone and less where it stands among other text. The columns are those of
+    Most scorers give 1.0 for the answer alone and less if there is other text around it. The columns are those of
     `load_prompts("reasoning_gym:NAME")`.
 
     Raises:
@@ -29,8 +29,8 @@ def reasoning_gym_reward(
     """
     if task is None or task_held_out is None or task_index is None:
         raise RewardError(
-            "The reward 'reasoning_gym' scores the problems of a data set named 'reasoning_gym:NAME', but this one "
-            "has no column 'task'. Name such a data set, or use another reward."
+            "The reward 'reasoning_gym' scores the problems of a data set 'reasoning_gym:NAME', but this data set has "
+            "no column 'task'. Use such a data set, or another reward."
         )
     answers = [extract_answer(answer_part(completion_text(completion))) for completion in completions]
     try:

@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may write for a reward function, turned into a callable with a name.
+"""From what a user may pass as a reward function to a callable with a name.
 
-A string is, in this order: the name of a built-in reward, an import path if it contains a colon (`module:name` or
-`file.py:name`), or else the folder or hub name of a reward model.
+A string is tried as the name of a built-in reward, then as an import path if it contains a colon (`module:name` or
+`file.py:name`), then as the folder or hub name of a reward model.
 """
 
 import functools
-import importlib
-import importlib.util
-import operator
-import sys
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..import_paths import ImportPathError, is_import_path, load_object
 from .builtin import BUILT_IN_REWARDS, built_in_reward, similar_name
 from .errors import RewardError
 from .model import RewardModel, RewardModelError
@@ -36,10 +31,10 @@ def resolve_reward(
     """Turns a specification into a reward function.
 
     Args:
-        spec (`str`, `Callable` or `PreTrainedModel`): See above; a callable is returned as it is.
+        spec (`str`, `Callable` or `PreTrainedModel`): See above. A callable is returned unchanged.
         tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            The tokenizer of a reward model that is given as a model; unset, the one of the model's path.
-        model_kwargs (`dict`, *optional*): Arguments for [`RewardModel`] where the specification means a model.
+            The tokenizer of a reward model, given by its name or as a model. Unset: the one of the model's path.
+        model_kwargs (`dict`, *optional*): Arguments for [`RewardModel`] if the specification is a model.
 
     Returns:
         `Callable`: The reward function.
@@ -48,17 +43,17 @@ def resolve_reward(
         RewardError: If there is no such function or model.
     """
     if isinstance(spec, str):
-        return _from_string(spec, model_kwargs or {})
+        return _from_string(spec, tokenizer, model_kwargs or {})
     if isinstance(spec, torch.nn.Module) and hasattr(spec, "config"):
         return _from_model(spec, tokenizer, model_kwargs or {})
     if isinstance(spec, type) or not callable(spec):
         hint = "an instance of it" if isinstance(spec, type) else "a function, a callable object, a string or a model"
-        raise RewardError(f"{spec!r} is no reward function; give {hint}.")
+        raise RewardError(f"{spec!r} is not a reward function. Give {hint}.")
     return spec
 
 
 def unique_names(functions: Sequence[RewardFunction]) -> list[str]:
-    """A name for each function; a name that is taken gets a number.
+    """Returns a name for each function. A name that is taken gets a number.
 
     Args:
         functions (`Sequence[Callable]`): The reward functions.
@@ -86,22 +81,22 @@ def _name(function: RewardFunction) -> str:
     return "lambda" if name == "<lambda>" else name
 
 
-def _from_string(spec: str, model_kwargs: dict[str, Any]) -> RewardFunction:
+def _from_string(spec: str, tokenizer: PreTrainedTokenizerBase | None, model_kwargs: dict[str, Any]) -> RewardFunction:
     if (function := built_in_reward(spec)) is not None:
         return function
-    if ":" in spec:
+    if is_import_path(spec):
         return _import(spec)
-    if not Path(spec).exists() and (meant := similar_name(spec)):  # not worth a minute of asking the hub
+    if not Path(spec).exists() and (meant := similar_name(spec)):  # asking the hub would take a minute
         raise RewardError(
-            f"{spec!r} is no built-in reward ({', '.join(BUILT_IN_REWARDS)}). Did you mean {meant!r}? A reward "
-            "model is named by its folder, or as 'owner/name' on the hub."
+            f"{spec!r} is not a built-in reward ({', '.join(BUILT_IN_REWARDS)}). Did you mean {meant!r}? For a reward "
+            "model give its folder, or 'owner/name' on the hub."
         )
     try:
-        return RewardModel.from_pretrained(spec, **model_kwargs)
+        return RewardModel.from_pretrained(spec, tokenizer=tokenizer, **model_kwargs)
     except RewardModelError as error:
         raise RewardError(
-            f"{spec!r} is no built-in reward ({', '.join(BUILT_IN_REWARDS)}), no import path ('module:name' or "
-            f"'file.py:name') and no reward model that can be used: {error}"
+            f"{spec!r} is neither a built-in reward ({', '.join(BUILT_IN_REWARDS)}) nor an import path ('module:name' "
+            f"or 'file.py:name') nor a reward model that can be used: {error}"
         ) from error
 
 
@@ -114,49 +109,20 @@ def _from_model(
             tokenizer = AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError, ImportError) as error:
             raise RewardError(
-                f"The reward model {type(model).__name__} came without a tokenizer, and none could be loaded from its "
-                f"path {path!r} ({type(error).__name__}: {error}). Pass it as its entry of the processing classes."
+                f"The reward model {type(model).__name__} was passed without a tokenizer, and none could be loaded "
+                f"from its path {path!r} ({type(error).__name__}: {error}). Pass it in processing_classes, or to a "
+                "trainer in reward_processing_classes."
             ) from error
-    # Where and in what type a model that is given as such lives has been decided by whoever made it.
+    # Device and dtype of a model that is passed as an object are those it has.
     options = {key: value for key, value in model_kwargs.items() if key not in _LOADING_ARGUMENTS}
     return RewardModel(model, tokenizer, **options)
 
 
 def _import(spec: str) -> RewardFunction:
-    source, _, attribute = spec.rpartition(":")
-    module = _load_file(spec, Path(source)) if source.endswith(".py") else _load_module(spec, source)
     try:
-        function = operator.attrgetter(attribute)(module)
-    except AttributeError as error:
-        raise RewardError(f"{spec!r}: {source!r} has no {attribute!r}. Check the name after the colon.") from error
+        function = load_object(spec)
+    except ImportPathError as error:
+        raise RewardError(str(error)) from error
     if isinstance(function, type) or not callable(function):
-        raise RewardError(f"{spec!r} is a {type(function).__name__}, no function or callable object; name one.")
+        raise RewardError(f"{spec!r} is a {type(function).__name__}. Name a function or a callable object.")
     return function
-
-
-def _load_module(spec: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise RewardError(
-            f"{spec!r}: the module {name!r} cannot be imported ({type(error).__name__}: {error}). A file outside the "
-            "import path is named with its ending, 'folder/file.py:name'."
-        ) from error
-
-
-def _load_file(spec: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise RewardError(f"{spec!r}: there is no file {str(path)!r} (looked in {Path.cwd()}). Check the path.")
-    # Of its own for each file, so that two files of one name do not become one module.
-    name = f"reward_file_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise RewardError(f"{spec!r}: the file raised {type(error).__name__} when run: {error}") from error
-    return module

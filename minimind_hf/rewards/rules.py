@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rule signals of MiniMind: length, thinking, format and repetition.
 
-Each rule is a pure function of one text (`length_score`, ...) and a reward function of trl's signature over a batch of
-completions (`length_reward`, ...). The text is the completion as it was sampled: where the prompt itself opens
-`<think>` the completion holds only `</think>`, and everything before it counts as the thought. The numbers in the
-rules are keyword arguments, so that `functools.partial(length_reward, max_chars=2000)` is a reward function too.
+Each rule is a pure function of one text (`length_score`, ...) and a reward function with trl's signature over a batch
+of completions (`length_reward`, ...). The text is the completion as it was sampled: if the prompt itself opens
+`<think>`, the completion has only `</think>`, and everything before it is the thought. The numbers in the rules are
+keyword arguments, so `functools.partial(length_reward, max_chars=2000)` is a reward function too.
 """
 
 import re
@@ -16,20 +16,20 @@ THINK_END = "</think>"
 Completion = str | list[dict[str, Any]]
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-# Han, kana and the iteration marks: scripts written without spaces, where \w+ swallows whole sentences.
+# Han, kana and the iteration marks: scripts written without spaces, in which \w+ matches whole sentences.
 _UNSPACED = r"\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 _TOKEN_BY_CHARACTER = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 
 
 def completion_text(completion: Completion) -> str:
-    """Text of a completion: itself, or what the assistant says in it."""
+    """The text of a completion: the string itself, or the content of its assistant messages."""
     if isinstance(completion, str):
         return completion
     return "".join(message["content"] for message in completion if message["role"] == "assistant")
 
 
 def answer_part(response: str) -> str:
-    """What is after the first `</think>`, stripped; the whole response, unchanged, if there is none."""
+    """The text after the first `</think>`, stripped; the whole response, unchanged, if there is none."""
     _, separator, answer = response.partition(THINK_END)
     return answer.strip() if separator else response
 
@@ -42,8 +42,7 @@ def length_score(response: str, *, min_chars: int = 20, max_chars: int = 800) ->
 def thinking_score(response: str, *, min_chars: int = 20, max_chars: int = 300) -> float:
     """+1.0 if the stripped text before the first `</think>` has `min_chars` to `max_chars` characters, else -0.5.
 
-    0.0 if there is no `</think>`: a response is free not to think. An opening `<think>` in the response counts as
-    text.
+    0.0 if there is no `</think>`: a response need not think. An opening `<think>` in the response counts as text.
     """
     thought, separator, _ = response.partition(THINK_END)
     if not separator:
@@ -58,15 +57,15 @@ def format_score(response: str) -> float:
 
 
 def repetition_penalty(text: str, *, ngram: int = 3, max_penalty: float = 0.5, split_cjk: bool = False) -> float:
-    """Share of the n-grams of `text` that occurred before, scaled so that one half and more costs `max_penalty`.
+    """Share of the n-grams of `text` that occurred before, scaled so that one half or more costs `max_penalty`.
 
     Args:
         text (`str`): The text. Its tokens are runs of word characters and single punctuation marks, in lower case.
         ngram (`int`, *optional*, defaults to 3): Tokens of an n-gram.
         max_penalty (`float`, *optional*, defaults to 0.5): Largest penalty; with 0.5 the penalty is the share itself.
         split_cjk (`bool`, *optional*, defaults to `False`):
-            Whether Chinese and Japanese text is split into characters. Without it an unspaced clause is one token, and
-            no repetition inside it is seen.
+            Split Chinese and Japanese text into characters. Otherwise a clause without spaces is one token, and
+            repetition inside it is not seen.
 
     Returns:
         `float`: Between 0 and `max_penalty`; 0 for a text of fewer than `ngram` tokens.
@@ -136,7 +135,7 @@ def repetition_reward(
 def repetition_reward_cjk(
     prompts: list, completions: list[Completion], completion_ids: list | None = None, **columns: Any
 ) -> list[float]:
-    """[`repetition_score`] of each completion, Chinese and Japanese text split into characters."""
+    """[`repetition_score`] of each completion, with Chinese and Japanese text split into characters."""
     return [repetition_score(completion_text(c), split_cjk=True) for c in completions]
 
 
@@ -147,4 +146,4 @@ REWARD_FUNCTIONS: dict[str, Callable[..., list[float]]] = {
     "repetition": repetition_reward,
     "repetition_cjk": repetition_reward_cjk,
 }
-"""The names under which the rules can be asked for."""
+"""The rules by name."""

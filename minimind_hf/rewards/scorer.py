@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many reward functions become one matrix of signals.
 
-A function is called once with the whole batch, with the arguments it names (or all, if it takes `**kwargs`), as trl
-calls it. Coroutines of async functions run together on one event loop of the scorer's own, so that clients they keep
-live from call to call and a notebook's running loop is no obstacle. What a function answers is checked to the last
-number: `None` means that the signal does not apply to a completion and becomes NaN, anything else that is no finite
-number is an error naming the function and the completion.
+As in trl, a function is called once with the whole batch and the arguments it names (or all, if it takes `**kwargs`).
+Async functions run together on an event loop of the scorer, so that clients that they keep survive from call to call
+and the running loop of a notebook does not matter. Every value that a function returns is checked: `None` means that
+the signal does not apply to a completion and becomes NaN; anything else that is not a finite number is an error that
+names the function and the completion. A function that raised is not called again, because a judge costs money.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..environment import Terminated
 from .columns import OWN_ARGUMENTS, check_columns, check_reserved, parameters_of, required_arguments
 from .errors import RewardError
 from .model import RewardModel
@@ -27,6 +28,7 @@ from .resolve import RewardFunction, resolve_reward, unique_names
 from .rules import completion_text
 
 _EXCERPT = 200
+_ROWS_SHOWN = 4
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -37,9 +39,9 @@ class RewardScorer:
     Args:
         reward_funcs (`Sequence[str | Callable | PreTrainedModel]`, or one of these):
             Built-in names (`"length"`), import paths (`"module:name"`, `"file.py:name"`), paths of reward models,
-            models, and callables `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, async
-            ones too.
-        weights (`Sequence[float]`, *optional*): Weight of each signal; 1.0 if unset.
+            models, and callables `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, also
+            async ones.
+        weights (`Sequence[float]`, *optional*): Weight of each signal. Unset: 1.0.
         processing_classes (`Sequence[PreTrainedTokenizerBase | None]`, or one, *optional*):
             Tokenizers of the reward models, in the order of `reward_funcs`.
         model_kwargs (`dict`, *optional*):
@@ -50,6 +52,7 @@ class RewardScorer:
         names (`list[str]`): A unique name for each signal.
         weights (`torch.Tensor` of shape `(num_signals,)`): The weights.
         functions (`list[Callable]`): The functions that are called.
+        processing_classes (`list[PreTrainedTokenizerBase | None]`): The tokenizers of reward models.
 
     Raises:
         RewardError: If a function cannot be found or loaded, or the numbers of functions and weights differ.
@@ -65,10 +68,12 @@ class RewardScorer:
     ):
         specs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         if not specs:
-            raise RewardError("There is no reward function. Give at least one, for example reward_funcs=['length'].")
-        tokenizers = _one_each("processing_classes", processing_classes, len(specs), None)
-        self.weights = _check_weights(_one_each("weights", weights, len(specs), 1.0))
+            raise RewardError("reward_funcs is empty. Give at least one, for example reward_funcs=['length'].")
+        tokenizers = _one_each("reward_processing_classes", processing_classes, len(specs), None)
+        self.weights = _check_weights(_one_each("reward_weights", weights, len(specs), 1.0))
         self.functions = [resolve_reward(s, t, model_kwargs) for s, t in zip(specs, tokenizers, strict=True)]
+        own = [getattr(each, "tokenizer", None) if isinstance(each, RewardModel) else None for each in self.functions]
+        self.processing_classes = [given or found for given, found in zip(tokenizers, own, strict=True)]
         self.names = unique_names(self.functions)
         self._loop = _LoopThread()
 
@@ -80,7 +85,7 @@ class RewardScorer:
         return self
 
     def close(self) -> None:
-        """Ends the thread in which async functions run, if there is one."""
+        """Ends the thread of async functions, if there is one."""
         self._loop.close()
 
     def check_columns(self, columns: Collection[str], given: Collection[str] = ()) -> None:
@@ -91,7 +96,7 @@ class RewardScorer:
             given (`Collection[str]`): Names of further arguments that will be passed.
 
         Raises:
-            RewardError: If a function needs a column that there is not, or a column bears the name of an argument.
+            RewardError: If a function needs a column that is missing, or a column has the name of an argument.
         """
         arguments = (*OWN_ARGUMENTS, *given)
         check_reserved(columns, arguments)
@@ -113,14 +118,13 @@ class RewardScorer:
             completions (`list[str]` or `list[list[dict]]`): The N completions.
             completion_ids (`list[list[int]]`): Their token ids.
             columns (`dict[str, list]`): The other columns of the data set, one value per completion.
-            extra: Further arguments for the functions that take them, as they are (`trainer_state`, ...).
+            extra: Other arguments for the functions that take them, passed unchanged (`trainer_state`, ...).
 
         Returns:
-            `torch.Tensor` of shape `(N, num_signals)`: The signals in float32, NaN where a function answered `None`.
+            `torch.Tensor` of shape `(N, num_signals)`: The signals in float32, NaN where a function returned `None`.
 
         Raises:
-            RewardError: If a function raises, or answers something that is not one finite number or `None` for each
-                completion.
+            RewardError: If a function raises, or does not return one finite number or `None` for each completion.
         """
         batch = _Batch(prompts, completions, completion_ids, columns, extra)
         answers: list[Any] = []
@@ -128,7 +132,7 @@ class RewardScorer:
             for name, function in zip(self.names, self.functions, strict=True):
                 answers.append(self._start(name, function, batch))
             for i, name in enumerate(self.names):
-                answers[i] = self._finish(name, self.functions[i], answers[i], batch)
+                answers[i] = self._finish(name, answers[i], batch)
         finally:
             for answer in answers:
                 if isinstance(answer, Future):
@@ -139,47 +143,25 @@ class RewardScorer:
         arguments = batch.arguments_for(name, function)
         try:
             answer = function(**arguments)
-        except Exception as error:
-            raise self._blame(name, function, batch, error) from error
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:  # an exit would end the run as if it had succeeded
+            raise _raised(name, batch, error) from error
         return self._loop.submit(answer) if inspect.isawaitable(answer) else answer
 
-    def _finish(self, name: str, function: RewardFunction, answer: Any, batch: "_Batch") -> Any:
+    def _finish(self, name: str, answer: Any, batch: "_Batch") -> Any:
         if not isinstance(answer, Future):
             return answer
         try:
             return self._loop.result_of(answer)
-        except Exception as error:
-            raise self._blame(name, function, batch, error) from error
-
-    def _blame(self, name: str, function: RewardFunction, batch: "_Batch", error: Exception) -> RewardError:
-        """The error to raise; which completion it was is found by halving the batch."""
-        cause = f"The reward function {name!r} raised {type(error).__name__}: {error}"
-        first, end = 0, len(batch)
-        is_certain = end == 1
-        while end - first > 1:
-            middle = (first + end) // 2
-            is_certain = self._raises(type(error), name, function, batch.part(first, middle))
-            first, end = (first, middle) if is_certain else (middle, end)
-        if is_certain or self._raises(type(error), name, function, batch.part(first, end)):
-            return RewardError(f"{cause}\nIt does so for {batch.describe(first)}")
-        return RewardError(
-            f"{cause}\nIt raises only for the whole batch of {len(batch)} completions or parts of it, not for the one "
-            f"that halving leads to; the first is {batch.describe(0)}"
-        )
-
-    def _raises(self, kind: type[Exception], name: str, function: RewardFunction, batch: "_Batch") -> bool:
-        """Whether a part raises the same; another error, as of a function that wants whole batches, blames no one."""
-        try:
-            answer = function(**batch.arguments_for(name, function))
-            if inspect.isawaitable(answer):
-                self._loop.result_of(self._loop.submit(answer))
-        except Exception as error:
-            return type(error) is kind
-        return False
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _raised(name, batch, error) from error
 
 
 class _Batch:
-    """The arguments of one call, whole or for one completion."""
+    """The arguments of one call."""
 
     def __init__(self, prompts, completions, completion_ids, columns: dict[str, Any], extra: dict[str, Any]):
         own = dict(zip(OWN_ARGUMENTS, (prompts, completions, completion_ids), strict=True))
@@ -193,21 +175,16 @@ class _Batch:
     def __len__(self) -> int:
         return len(self.per_completion["completions"])
 
-    def part(self, first: int, end: int) -> "_Batch":
-        some = {name: values[first:end] for name, values in self.per_completion.items()}
-        own = [some.pop(name) for name in OWN_ARGUMENTS]
-        return _Batch(*own, some, self.extra)
-
     def arguments_for(self, name: str, function: RewardFunction) -> dict[str, Any]:
-        """The arguments that the function takes, as copies, and an error if it needs one that there is not."""
+        """The arguments that the function takes, as copies; an error if it needs one that is missing."""
         arguments = {**self.per_completion, **self.extra}
         parameters = parameters_of(function)
         if parameters is not None:
             missing = [key for key in required_arguments(function) if key not in arguments]
             if missing:
                 raise RewardError(
-                    f"The reward function {name!r} needs the argument {missing[0]!r}, which is no column of the data "
-                    f"set; it can have {sorted(arguments)}. Add the column, or give the argument a default."
+                    f"The reward function {name!r} needs the argument {missing[0]!r}, which is not a column of the "
+                    f"data set; it can have {sorted(arguments)}. Add the column, or give the argument a default."
                 )
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
                 arguments = {key: value for key, value in arguments.items() if key in parameters}
@@ -220,8 +197,17 @@ class _Batch:
         return f"sample {i}:\n  prompt: {_excerpt(prompt)}\n  completion: {_excerpt(completion)}"
 
 
+def _raised(name: str, batch: _Batch, error: BaseException) -> RewardError:
+    """The error to raise when a function raised, with the rows it was given."""
+    shown = "\n".join(batch.describe(i) for i in range(min(len(batch), _ROWS_SHOWN)))
+    given = f"{len(batch)} completions, the first of them" if len(batch) > _ROWS_SHOWN else "these completions"
+    return RewardError(
+        f"The reward function {name!r} raised {type(error).__name__}: {error}\nIt was given {given}:\n{shown}"
+    )
+
+
 class _LoopThread:
-    """An event loop in a thread of its own, started when it is first needed."""
+    """An event loop in its own thread, which starts when it is first needed."""
 
     def __init__(self):
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -240,11 +226,11 @@ class _LoopThread:
     def _run(self) -> None:
         try:
             self._loop.run_forever()
-        except BaseException as error:  # such as KeyboardInterrupt, which asyncio passes on to whoever runs the loop
+        except BaseException as error:  # such as KeyboardInterrupt, which asyncio passes on to the thread of the loop
             self._ended_by = error
 
     def result_of(self, future: Future) -> Any:
-        """Waits for an answer, or raises what has ended the loop, which would never give one."""
+        """Waits for an answer, or raises the error that ended the loop, after which there would be none."""
         while not wait([future], timeout=0.2).done:
             if not self._thread.is_alive():
                 raise self._ended_by
@@ -259,7 +245,10 @@ class _LoopThread:
 
 
 async def _await(answer: Awaitable[Any]) -> Any:
-    return await answer
+    try:
+        return await answer
+    except SystemExit as error:  # asyncio would end the thread of the loop by it
+        raise RuntimeError(f"SystemExit: {error}") from error
 
 
 def _checked(name: str, answer: Any, batch: _Batch) -> torch.Tensor:
@@ -286,13 +275,13 @@ def _number(name: str, value: Any, i: int, batch: _Batch) -> float:
         value = value.item()
     if not isinstance(value, Real) and not _is_numpy_bool(value):
         raise RewardError(
-            f"The reward function {name!r} returned {_excerpt(value)} ({type(value).__name__}), which is no number, "
-            f"for {batch.describe(i)}"
+            f"The reward function {name!r} returned {_excerpt(value)} ({type(value).__name__}), which is not a "
+            f"number, for {batch.describe(i)}"
         )
     number = torch.tensor(_as_float(value), dtype=torch.float32)
     if not number.isfinite():
         raise RewardError(
-            f"The reward function {name!r} returned {_excerpt(value)}, which is no finite number (in float32), for "
+            f"The reward function {name!r} returned {_excerpt(value)}, which is not a finite number (in float32), for "
             f"{batch.describe(i)}\nReturn None where the signal does not apply."
         )
     return number.item()
@@ -301,7 +290,7 @@ def _number(name: str, value: Any, i: int, batch: _Batch) -> float:
 def _as_float(value: Any) -> float:
     try:
         return float(value)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer too large for a float
         return math.inf
 
 
@@ -310,7 +299,7 @@ def _is_numpy_bool(value: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of what functions might change: what they do to it must reach neither training nor other functions."""
+    """A copy of what functions could change, so that changes reach neither training nor other functions."""
     if isinstance(value, list):
         return [_copied(item) if isinstance(item, list | dict) else item for item in value]
     if isinstance(value, dict):
@@ -323,7 +312,9 @@ def _one_each(what: str, values: Any, count: int, default: Any) -> list[Any]:
         return [default] * count
     values = list(values) if isinstance(values, (list, tuple)) or hasattr(values, "tolist") else [values]
     if len(values) != count:
-        raise RewardError(f"There are {count} reward functions but {len(values)} {what}. Give one for each function.")
+        raise RewardError(
+            f"{what} has {len(values)} entries for {count} reward functions. Give one for each function."
+        )
     return values
 
 
@@ -331,12 +322,12 @@ def _check_weights(weights: list[float]) -> torch.Tensor:
     for weight in weights:
         if not isinstance(weight, (Real, torch.Tensor)) or not abs(weight) <= _LARGEST:
             raise RewardError(
-                f"The weight {weight!r} is no finite number (in float32). Give one number per reward function."
+                f"The weight {weight!r} is not a finite number (in float32). Give one number per reward function."
             )
     if not any(weights):
         raise RewardError(
-            f"The weights are {[float(weight) for weight in weights]}: with all of them 0 every reward is 0, and "
-            "nothing is learned. Give at least one function a weight; 0 is for those that are only logged."
+            f"The weights are {[float(weight) for weight in weights]}. If all are 0, every reward is 0 and nothing is "
+            "learned. Give at least one function a weight; 0 is for functions that are only logged."
         )
     return torch.tensor([float(weight) for weight in weights], dtype=torch.float32)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewards that can be checked: mathematics, exact text, a regular expression, a JSON schema.
 
-Each compares the answer part of a completion (after `</think>`) with a column of the data set and says 1.0 or 0.0.
-Where a row has no reference they say `None`: the signal does not apply. math-verify and jsonschema are optional
+Each compares the answer part of a completion (after `</think>`) with a column of the data set and returns 1.0 or 0.0,
+or `None` for a row without a reference, to which the signal does not apply. math-verify and jsonschema are optional
 (`pip install minimind-hf[verify]`) and imported when they are needed.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from .columns import needs_columns
 from .errors import RewardError
+from .mathematics import expressions, is_broken
 from .rules import Completion, answer_part, completion_text
 
 _FINAL = "####"  # GSM8K's mark of the final answer
@@ -25,10 +26,10 @@ _FENCE = re.compile(r"^```(?:json)?\s*\n(.*?)\n?```$", re.DOTALL)
 
 
 def optional_module(name: str, extra: str, needed_by: str) -> ModuleType:
-    """Imports what an optional extra installs.
+    """Imports a package of an optional extra.
 
     Raises:
-        RewardError: If it is not installed, with the command that does it.
+        RewardError: If it is not installed, with the command that installs it.
     """
     try:
         return importlib.import_module(name)
@@ -40,7 +41,7 @@ def optional_module(name: str, extra: str, needed_by: str) -> ModuleType:
 
 
 def final_answer(text: str) -> str:
-    """What follows the last `####`, where GSM8K puts the answer, up to the end of its line; else the whole text."""
+    """The text after the last `####`, GSM8K's mark of the answer, up to the end of the line; else the whole text."""
     _, mark, answer = text.rpartition(_FINAL)
     return answer.strip().partition("\n")[0] if mark else text
 
@@ -48,16 +49,16 @@ def final_answer(text: str) -> str:
 def math_score(response: str, reference: str) -> float | None:
     """1.0 if the answer of a response equals the reference as mathematics, else 0.0.
 
-    `1/2`, `0.5` and `\\frac{1}{2}` are equal, so are `x + 1` and `1 + x`
+    `1/2`, `0.5` and `\\frac{1}{2}` are equal, and so are `x + 1` and `1 + x`
     ([math-verify](https://github.com/huggingface/Math-Verify)). The answer is what follows `####`, or the last boxed
-    or other expression of the text.
+    or other expression of the text, each read whole, with or without delimiters such as `$`.
 
     Args:
         response (`str`): The completion's text.
         reference (`str`): The right answer, or a solution that ends with it.
 
     Returns:
-        `float`, *optional*: `None` if no expression is found in the reference.
+        `float`, *optional*: `None` if the reference cannot be read as an expression.
 
     Raises:
         RewardError: If math-verify is not installed.
@@ -68,17 +69,17 @@ def math_score(response: str, reference: str) -> float | None:
     gold = _parsed_reference(final_answer(reference), seconds)
     if not gold:
         return None
-    answer = math_verify.parse(final_answer(answer_part(response)), parsing_timeout=seconds)
+    answer = expressions(final_answer(answer_part(response)), seconds)
     return float(math_verify.verify(list(gold), answer, timeout_seconds=seconds))
 
 
 @lru_cache(maxsize=4096)
 def _parsed_reference(text: str, seconds: int | None) -> tuple:
-    return tuple(importlib.import_module("math_verify").parse(text, parsing_timeout=seconds))
+    return () if is_broken(text) else tuple(expressions(text, seconds))
 
 
 def exact_match_score(response: str, reference: str, *, ignore_case: bool = False) -> float:
-    """1.0 if the answer is the reference, apart from white space, which counts as one blank, else 0.0."""
+    """1.0 if the answer is the reference, else 0.0. Runs of white space count as one space."""
     found, expected = (" ".join(final_answer(text).split()) for text in (answer_part(response), reference))
     return float(found.casefold() == expected.casefold() if ignore_case else found == expected)
 
@@ -99,7 +100,7 @@ def json_schema_score(response: str, schema: dict[str, Any] | str) -> float:
         `float`.
 
     Raises:
-        RewardError: If jsonschema is not installed, or the schema is none.
+        RewardError: If jsonschema is not installed, or the schema is not valid.
     """
     validator = _validator(schema if isinstance(schema, str) else json.dumps(schema, sort_keys=True))
     text = answer_part(response).strip()
@@ -116,7 +117,7 @@ def _compiled(pattern: str) -> re.Pattern:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise RewardError(f"{pattern!r} is no regular expression ({error}). Correct it.") from error
+        raise RewardError(f"{pattern!r} is not a valid regular expression ({error}). Correct it.") from error
 
 
 @lru_cache(maxsize=256)
@@ -128,7 +129,7 @@ def _validator(schema: str) -> Any:
         kind.check_schema(content)
     except (json.JSONDecodeError, jsonschema.SchemaError, AttributeError) as error:
         message = getattr(error, "message", error)
-        raise RewardError(f"{schema[:200]!r} is no JSON schema ({message}). Correct it.") from error
+        raise RewardError(f"{schema[:200]!r} is not a valid JSON schema ({message}). Correct it.") from error
     return kind(content)
 
 
@@ -139,8 +140,8 @@ def _scores(
     given = next((values for values in references if values is not None), None)
     if given is None:
         raise RewardError(
-            f"The reward {name!r} compares with a column of the data set, {' or '.join(map(repr, columns))}, and "
-            "there is none. Rename yours, for example with dataset.rename_column('label', 'answer')."
+            f"The reward {name!r} compares completions with the column {' or '.join(map(repr, columns))}, which the "
+            "data set does not have. Rename yours, for example with dataset.rename_column('label', 'answer')."
         )
     texts = [completion_text(completion) for completion in completions]
     return [None if value is None else score(text, value) for text, value in zip(texts, given, strict=True)]
@@ -192,4 +193,4 @@ VERIFIABLE_REWARDS: dict[str, Callable[..., list[float | None]]] = {
     "regex": regex_reward,
     "json_schema": json_schema_reward,
 }
-"""The names under which they can be asked for."""
+"""The verifiable rewards by name."""

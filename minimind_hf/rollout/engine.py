@@ -2,7 +2,7 @@
 """The contract between trainers and rollout engines.
 
 Token ids in, token ids out: nothing is decoded and encoded again between the engine and the loss. Log-probabilities
-are those of the sampling distribution (full softmax of logits / temperature) under the weights that sampled.
+are those of the sampling distribution (the full softmax of logits / temperature) under the weights that sampled.
 """
 
 import math
@@ -21,11 +21,11 @@ class SamplingParams:
     """How completions are drawn.
 
     Args:
-        max_completion_length (`int`): Tokens after which a completion is cut.
+        max_completion_length (`int`): Number of tokens after which a completion is cut.
         temperature (`float`): Divides the logits; above 0.
         eos_token_ids (`tuple[int, ...]`): Any of these ends a completion and is its last token.
-        seed (`int`): Equal seeds, prompts and weights give equal completions, where the engine can promise it.
-        greedy (`bool`): Take the most likely token; log-probabilities stay those of the sampling distribution.
+        seed (`int`): Equal seeds, prompts and weights give equal completions, if the engine can guarantee it.
+        greedy (`bool`): Take the most likely token. Log-probabilities are still those of the sampling distribution.
     """
 
     max_completion_length: int
@@ -39,8 +39,8 @@ class SamplingParams:
             raise ValueError(f"max_completion_length must be at least 1, got {self.max_completion_length}.")
         if not self.temperature > 0 or math.isinf(self.temperature):
             raise ValueError(
-                f"temperature must be a finite number above 0, got {self.temperature}. Log-probabilities are taken "
-                "from logits / temperature; for the most likely tokens pass greedy=True."
+                f"temperature must be a finite number above 0, got {self.temperature}. Log-probabilities are "
+                "those of logits / temperature. For the most likely tokens pass greedy=True."
             )
 
 
@@ -51,9 +51,9 @@ class Rollout:
     Args:
         completion_ids (`list[int]`): Tokens up to and including the EOS that ended it, never padded.
         logprobs (`list[float]`): One per token.
-        finish_reason (`str`): `"stop"` when an EOS ended it, `"length"` when it was cut.
+        finish_reason (`str`): `"stop"` if an EOS ended it, `"length"` if it was cut.
         loss_mask (`list[int]`, *optional*): 0 for tokens that the policy did not choose (tool output).
-        weights_version (`int`): The version of the weights that sampled it, as given to `sync_weights`.
+        weights_version (`int`): The version of the weights that sampled it, as passed to `sync_weights`.
     """
 
     completion_ids: list[int]
@@ -68,7 +68,14 @@ class Rollout:
 
 
 class RolloutEngine(ABC):
-    """Draws completions from the policy. Subclass it, or give any object with `generate` and `sync_weights`."""
+    """Draws completions from the policy. Subclass it, or pass any object with `generate` and `sync_weights`.
+
+    Attributes:
+        weights_are_shared (`bool`): Whether the engine decodes with the trainer's own weights in its process. Then
+            `sync_weights` comes before every rollout, costs nothing, and weights are never old.
+    """
+
+    weights_are_shared: bool = False
 
     @abstractmethod
     def generate(
@@ -82,47 +89,52 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def sync_weights(self, model: nn.Module, version: int) -> None:
-        """Makes the following completions come from these weights."""
+        """Takes these weights; the following calls of `generate` sample from them."""
 
     def check_ready(  # noqa: B027 - most engines need nothing
         self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int
     ) -> None:
-        """Refuses, before the first step, what can be seen not to work with this policy and these lengths."""
+        """Refuses, before the first step, what cannot work with this policy and these lengths."""
 
-    def close(self) -> None:  # noqa: B027 - most engines hold nothing that must be released
-        """Releases what the engine holds; called once at the end of the run."""
+    def close(self) -> None:  # noqa: B027 - most engines have nothing to release
+        """Releases what the engine holds. Called once, at the end of the run."""
+
+
+def shares_weights(engine: object) -> bool:
+    """Whether an engine decodes with the trainer's own weights; see [`RolloutEngine`]."""
+    return getattr(engine, "weights_are_shared", False)
 
 
 def check_engine(engine: object) -> None:
-    """Refuses an object that is no rollout engine.
+    """Refuses an object that is not a rollout engine.
 
     Raises:
-        TypeError: With its class and the methods that it lacks.
+        TypeError: With its class and the missing methods.
     """
     if isinstance(engine, type):
-        raise TypeError(f"rollout_engine is the class {engine.__name__}; give an instance of it, {engine.__name__}().")
+        raise TypeError(f"rollout_engine is the class {engine.__name__}. Pass an instance, {engine.__name__}().")
     missing = [name for name in ("generate", "sync_weights") if not callable(getattr(engine, name, None))]
     if missing:
         raise TypeError(
             f"rollout_engine is a {type(engine).__name__}, which has no {' and no '.join(missing)}. Subclass "
-            "minimind_hf.RolloutEngine, or give it these methods; an engine by its name goes into the config."
+            "minimind_hf.RolloutEngine, or add these methods. To choose an engine by name, set it in the config."
         )
 
 
 def check_rollouts(
     rollouts: object, num_expected: int, vocab_size: int, engine: object, max_completion_length: int | None = None
 ) -> None:
-    """Refuses what an engine must not return, before it reaches the loss.
+    """Refuses rollouts that an engine must not return, before they reach the loss.
 
     Args:
-        rollouts (`list[Rollout]`): What it returned.
-        num_expected (`int`): Prompts times completions of each.
-        vocab_size (`int`): Ids that the policy embeds.
+        rollouts (`list[Rollout]`): What the engine returned.
+        num_expected (`int`): Prompts times completions per prompt.
+        vocab_size (`int`): Number of ids that the policy embeds.
         engine ([`RolloutEngine`]): Named in errors.
-        max_completion_length (`int`, *optional*): Tokens of the policy after which a turn was to be cut.
+        max_completion_length (`int`, *optional*): Number of the policy's tokens after which a turn is cut.
 
     Raises:
-        ValueError: With the engine's class, the index of the completion and what was wrong.
+        ValueError: With the engine's class, the index of the completion and its fault.
     """
     name = type(engine).__name__
     if not isinstance(rollouts, list) or len(rollouts) != num_expected:
@@ -145,7 +157,7 @@ def _fault(rollout: object, vocab_size: int, max_completion_length: int | None) 
     if fault:
         return fault
     if len(ids) == 0:
-        return "it has no tokens (an ended completion holds at least its EOS)"
+        return "it has no tokens (an ended completion has at least its EOS)"
     if len(logprobs) != len(ids):
         return f"{len(logprobs)} log-probabilities for {len(ids)} tokens"
     if loss_mask is not None and len(loss_mask) != len(ids):
@@ -159,11 +171,11 @@ def _fault(rollout: object, vocab_size: int, max_completion_length: int | None) 
     mine = loss_mask or [1] * len(ids)
     longest = max(sum(turn) for _, turn in groupby(mine))
     if max_completion_length is not None and longest > max_completion_length:
-        return f"{longest} tokens at a stretch, where max_completion_length={max_completion_length} was asked for"
+        return f"{longest} tokens in a row, but max_completion_length={max_completion_length} was asked for"
     bad = (i for i, logp in enumerate(logprobs) if mine[i] and not (math.isfinite(logp) and logp <= 1e-3))
     if (position := next(bad, None)) is not None:
         return (
-            f"log-probabilities that are not finite numbers of at most 0, {logprobs[position]} first, of token "
+            f"log-probabilities that are not finite numbers of at most 0; the first is {logprobs[position]}, of token "
             f"{position}"
         )
     return None

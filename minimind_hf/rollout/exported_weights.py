@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy's weights as an inference server loads them: names and layout of a saved folder, adapters merged in.
+"""The policy's weights as an inference server loads them: with the names of a saved folder and with adapters merged.
 
-The trainer's own weights are not touched: a layer with adapters is copied, merged and read, one at a time. What has no
-adapters is not copied at all. Tensors keep their dtype.
+The trainer's own weights do not change: layers with adapters are copied and merged one at a time, and layers without
+adapters are not copied. Tensors keep their dtype.
 """
 
 import copy
@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..forward.introspection import unwrap
+from ..forward.introspection import refuse_learned_prompts, unwrap
 from ..models import MiniMindConfig
 from ..models.qwen3 import add_server_keys, to_qwen3_config
 
@@ -27,19 +26,15 @@ def exported_weights(model: nn.Module) -> dict[str, Tensor]:
     """Returns the tensors of a model folder by their names in it; without adapters they share the model's memory.
 
     Args:
-        model (`nn.Module`): The policy with whole weights, without what a distributed run wraps it in; with or
-            without peft.
+        model (`nn.Module`): The policy with whole weights, without the wrappers of a distributed run, with or without
+            peft.
 
     Raises:
-        ValueError: If a server could not compute the same function from such a folder (prompt learning, quantized
+        ValueError: If a server cannot compute the same function from such a folder (prompt learning, quantized
             weights, adapters that untie embeddings).
     """
     base = unwrap(model)
-    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
-        raise ValueError(
-            f"A {model.active_peft_config.peft_type.value} adapter is no change of weights, so it cannot be sent to "
-            "a rollout server. Use rollout_engine='torch', or LoRA."
-        )
+    refuse_learned_prompts(model)
     state = {name: tensor.detach() for name, tensor in _merged_state(base).items()}
     _refuse_quantized(state)
     _drop_tied(base, state)
@@ -47,7 +42,7 @@ def exported_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def exported_config(model: nn.Module) -> PreTrainedConfig:
-    """Returns the config of that folder: of Qwen3 for MiniMind, which servers know without our code."""
+    """Returns the config of that folder. For MiniMind it is a Qwen3 config, which servers know without our code."""
     config = unwrap(model).config
     return to_qwen3_config(config) if isinstance(config, MiniMindConfig) else config
 
@@ -62,8 +57,8 @@ def server_architectures(model: nn.Module) -> set[str]:
 
 
 def write_weights(weights: dict[str, Tensor], config: PreTrainedConfig, folder: Path) -> None:
-    """Writes a folder that a server loads weights from; the tokenizer is not part of it."""
-    # The writer takes tensors that share memory for one tensor; an expert is a part of what holds them all.
+    """Writes a folder from which a server loads weights, without a tokenizer."""
+    # The writer treats tensors that share memory as one tensor, and all experts share the memory of their layer.
     save_torch_state_dict({name: _own_memory(tensor) for name, tensor in weights.items()}, folder)
     config.save_pretrained(folder)
     if isinstance(config, Qwen3Config | Qwen3MoeConfig):
@@ -71,7 +66,7 @@ def write_weights(weights: dict[str, Tensor], config: PreTrainedConfig, folder: 
 
 
 def _merged_state(base: PreTrainedModel) -> dict[str, Tensor]:
-    """The state of the model without its adapters, as if they had never been separate."""
+    """The state of the model with its adapters merged."""
     changed = {
         name: module
         for name, module in base.named_modules()
@@ -95,7 +90,7 @@ def _merged_copy(name: str, module: nn.Module) -> nn.Module:
         return module.modules_to_save[active[0]] if active else module.original_module
     if not isinstance(module, BaseTunerLayer):
         raise ValueError(
-            f"{name!r} is trained by a {type(module).__name__}, which cannot be merged into a copy of its weights for "
+            f"{name!r} is trained by a {type(module).__name__}, which cannot be merged into a copy of the weights for "
             "a rollout server. Use rollout_engine='torch', or adapters on linear layers."
         )
     copied = copy.deepcopy(module)
@@ -113,19 +108,19 @@ def _refuse_quantized(state: dict[str, Tensor]) -> None:
     for name, tensor in state.items():
         if not tensor.is_floating_point():
             raise ValueError(
-                f"{name!r} is of {tensor.dtype}: quantized weights cannot be sent to a rollout server. Load the model "
-                "without quantization, or use rollout_engine='torch'."
+                f"{name!r} has the dtype {tensor.dtype}: quantized weights cannot be sent to a rollout server. Load "
+                "the model without quantization, or use rollout_engine='torch'."
             )
 
 
 def _drop_tied(base: PreTrainedModel, state: dict[str, Tensor]) -> None:
-    """Leaves out tensors that are others under a second name."""
+    """Drops tensors that are another tensor under a second name."""
     for name, source in (base.all_tied_weights_keys or {}).items():
         if name not in state or source not in state:
             continue
         if not torch.equal(state[name], state[source]):
             raise ValueError(
-                f"The model ties {name!r} to {source!r}, but adapters have changed one of them, which a model folder "
+                f"The model ties {name!r} to {source!r}, but adapters changed one of them, which a saved folder "
                 "cannot express. Leave the embeddings out of target_modules, or untie them before training "
                 "(tie_word_embeddings=False)."
             )

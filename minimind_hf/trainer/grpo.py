@@ -15,25 +15,24 @@ from ..algorithms import (
     decoupled_advantages,
     entropy_bonus,
     entropy_threshold,
-    group_advantages,
     high_entropy_mask,
-    loss_denominator,
     policy_loss,
     zero_variance_groups,
 )
-from ..forward.layouts import score_completions
 from ..rollout import RolloutEngine
 from .base import RLTrainer
-from .experience.experience import Experience, split_experience
+from .experience.experience import Experience
 from .experience.inputs import with_quantization
 from .experience.micro_batch import MicroBatch
-from .experience.mismatch import correct_rollout, measure_mismatch
+from .experience.mismatch import measure_mismatch
 from .experience.parts import CPU_TOKENS, split_by_tokens
 from .metrics import Metrics, token_sum
+from .models.entropy_control import EntropyControl
 from .models.reference import ReferenceSync, check_can_sync
 from .settings.generation_kwargs import eos_of
 from .settings.grpo import GRPOConfig
-from .settings.trl_fields import refuse_objects
+from .settings.trl_fields import check_head_dtype, refuse_objects
+from .trl_attributes import TrlAttributes
 
 LOGGED_NAMES = {
     "clip_low": "clip_ratio/low_mean",
@@ -42,29 +41,29 @@ LOGGED_NAMES = {
 }
 
 
-class GRPOTrainer(RLTrainer):
+class GRPOTrainer(TrlAttributes, RLTrainer):
     """Trains a causal LM by GRPO ([DeepSeekMath](https://arxiv.org/abs/2402.03300)) or CISPO
     ([MiniMax-M1](https://arxiv.org/abs/2506.13585)).
 
     Args:
         model (`str` or `PreTrainedModel`): The policy: a name, a folder or a model, with or without adapters.
-        reward_funcs: One or more of: a callable with trl's signature `f(prompts, completions, completion_ids,
-            **columns)`, sync or async; the name of a built-in signal; an import path `module:name`; a reward model or
-            its name.
+        reward_funcs: One or more reward functions. Each is a callable with trl's signature `f(prompts, completions,
+            completion_ids, **columns)`, sync or async; the name of a built-in signal; an import path `module:name`; or
+            a reward model or its name.
         args ([`GRPOConfig`], *optional*): Settings.
-        train_dataset: Rows with `prompt` (text or messages) or MiniMind's `conversations`; other columns travel to
-            the reward functions.
-        eval_dataset: The same, or a dictionary of them.
-        processing_class (`PreTrainedTokenizerBase`, *optional*): Unset: the model's own tokenizer.
-        reward_processing_classes: Tokenizers of reward models. Unset: their own.
+        train_dataset: Rows with `prompt` (text or messages) or MiniMind's `conversations`; other columns are passed
+            to the reward functions.
+        eval_dataset: The same, or a dictionary of such datasets.
+        processing_class (`PreTrainedTokenizerBase`, *optional*): Tokenizer. Default: the model's.
+        reward_processing_classes: Tokenizers of reward models. Default: their own.
         callbacks, optimizers: As for transformers' Trainer.
-        quantization_config (*optional*): For loading a model that is given by its name.
-        peft_config (`PeftConfig`, *optional*): Train new adapters of this kind instead of all weights.
-        tools, rollout_func, environment_factory: trl's, refused with what to use instead.
-        rollout_engine (`RolloutEngine`, *optional*): An engine of your own; unset: the one that `args` names.
+        quantization_config (*optional*): Used to load a model passed by its name.
+        peft_config (`PeftConfig`, *optional*): Trains new adapters of this kind instead of all weights.
+        tools, rollout_func, environment_factory: Arguments of trl; refused with a note on what to use instead.
+        rollout_engine (`RolloutEngine`, *optional*): A custom engine. Default: the one named in `args`.
 
     Raises:
-        ValueError: For settings, data, tokenizer or model that do not fit together, before any training.
+        ValueError: If settings, data, tokenizer and model do not fit together. Raised before training starts.
     """
 
     config_class = GRPOConfig
@@ -103,143 +102,120 @@ class GRPOTrainer(RLTrainer):
             rollout_engine,
         )
         self._rollouts.eos_token_ids = eos_of(self.args) or self._rollouts.eos_token_ids
+        check_head_dtype(self.args, self.policy)
         self._step_tokens: Tensor | None = None
+        self.entropy_control = EntropyControl(self.args, self.accelerator, lambda: self.metrics)
+        self.add_callback(self.entropy_control)
         self._reference_sync: ReferenceSync | None = None
         if self.args.sync_ref_model:
-            check_can_sync(self._reference)
-            self._reference_sync = ReferenceSync(self._reference.model, self.accelerator)
+            check_can_sync(self.reference)
+            self._reference_sync = ReferenceSync(self.reference.model, self.accelerator)
             self.add_callback(self._reference_sync)
 
     @staticmethod
-    def _kl_weight(args: GRPOConfig) -> float:
+    def kl_weight(args: GRPOConfig) -> float:
         return args.beta
 
     @property
-    def _takes_rewards_unscaled(self) -> bool:
+    def takes_rewards_unscaled(self) -> bool:
         return self.args.scale_rewards == "none"
 
-    def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
-        own = len(experience.rewards)
-        if self.args.multi_objective_aggregation == "normalize_then_sum":
-            signals = self.accelerator.gather(experience.signals)
-            advantages = decoupled_advantages(signals, self._scorer.weights, experience.num_generations)
+    # Step 3
+
+    def add_advantages(self, experience: Experience) -> None:
+        args, group_size = self.args, experience.num_generations
+        if args.multi_objective_aggregation == "normalize_then_sum":
+            experience.advantages = self.over_all(
+                experience.signals, lambda signals: decoupled_advantages(signals, self.scorer.weights, group_size)
+            )
         else:
-            rewards = self.accelerator.gather(experience.rewards)
-            advantages = group_advantages(rewards, experience.num_generations, self.args.scale_rewards)
-        start = own * self.accelerator.process_index
-        experience.advantages = advantages[start : start + own]
+            experience.advantages = self.over_all(
+                experience.rewards, lambda rewards: args.estimate_advantages(rewards, group_size)
+            )
 
-    def _measure(self, experience: Experience, metrics: Metrics) -> None:
-        super()._measure(experience, metrics)
+    def measure(self, experience: Experience) -> None:
+        super().measure(experience)
         without_variance = zero_variance_groups(experience.counted.rewards, experience.num_generations)
-        metrics.add_values("frac_reward_zero_std", without_variance)
+        experience.metrics.add_values("frac_reward_zero_std", without_variance)
 
-    def _micro_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
-        micro_batches = split_experience(
-            experience,
-            self.args.per_device_train_batch_size,
-            self.processing_class.pad_token_id,
-            self.args.mask_truncated_completions,
-            self.accelerator.device,
-        )
-        correct_rollout(micro_batches, self.model_wrapped, self._policy_logps, self.args, metrics)
-        if self._reference is not None:
-            with metrics.phase("reference"):
-                self._add_reference_logps(micro_batches)
-        return micro_batches
+    # Step 4
 
-    def _policy_logps(self, batch: MicroBatch) -> Tensor:
-        return self._scored(batch, lambda part: self._scores(self.model_wrapped, part).logps)
+    def training_batches(self, experience: Experience) -> list[MicroBatch]:
+        return self.micro_batches(experience) * self.args.num_iterations
 
-    def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
-        return self._micro_batches(experience, metrics) * self.args.num_iterations
+    def parts(self, batch: MicroBatch) -> list[MicroBatch]:
+        """Computes a few groups at a time in a single CPU process by default: it saves memory at no cost in time.
 
-    @torch.no_grad()
-    def _add_reference_logps(self, micro_batches: list[MicroBatch]) -> None:
-        with self._reference.scoring(self.model_wrapped, self.accelerator) as model:
-            for batch in micro_batches:
-                batch["ref_logps"] = self._scored(batch, lambda part: self._scores(model, part).logps)
-
-    def _scores(self, model: nn.Module, batch: MicroBatch, **options: bool):
-        return score_completions(model, batch, self.args.temperature, self.layout, **options)
-
-    def _parts(self, batch: MicroBatch) -> list[MicroBatch]:
-        """Computes few groups at a time on one CPU process, unless told otherwise: it takes less memory, not longer.
-
-        Not so with a router's loss or a quantile of entropies, which are of all tokens of a micro-batch.
+        A router's loss and a quantile of entropies need all tokens of a micro-batch, so they prevent this.
         """
         is_one_cpu = self.accelerator.num_processes == 1 and self.accelerator.device.type == "cpu"
-        of_all_tokens = self._router_loss_coefficient > 0 or self.args.top_entropy_quantile < 1
-        if self.args.max_tokens_per_microbatch is None and is_one_cpu and not of_all_tokens:
+        needs_all_tokens = self.router_loss_coefficient > 0 or self.args.top_entropy_quantile < 1
+        if self.args.max_tokens_per_microbatch is None and is_one_cpu and not needs_all_tokens:
             return split_by_tokens(batch, CPU_TOKENS, whole_groups=True)
-        return super()._parts(batch)
-
-    def _loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
-        how, width = self.args.loss_aggregation, self.args.max_completion_length
-        return torch.stack([loss_denominator(batch["loss_mask"], how, width) for batch in micro_batches]).sum()
+        return super().parts(batch)
 
     def get_batch_samples(self, *args, **kwargs) -> tuple[list[MicroBatch], Tensor]:
         micro_batches, denominator = super().get_batch_samples(*args, **kwargs)
-        if self.args.entropy_coef:
-            tokens = torch.stack([batch["loss_mask"].sum() for batch in micro_batches]).sum()
+        if self.entropy_control.weight:
+            tokens = torch.stack([batch.loss_mask.sum() for batch in micro_batches]).sum()
             self._step_tokens = self.accelerator.reduce(tokens, reduction="sum")
         return micro_batches, denominator
 
-    def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
-        mask = batch["loss_mask"]
-        with_router = self._router_loss_coefficient > 0
-        with_bonus = self.args.entropy_coef != 0 and model.training
-        scores = self._scores(model, batch, with_entropy=True, with_aux_loss=with_router, entropy_gradient=with_bonus)
-        chosen = self._uncertain_tokens(scores.entropy, mask)
-        loss, measured = policy_loss(
-            scores.logps,
-            batch["old_logps"],
-            batch.get("ref_logps"),
-            batch["advantages"],
-            mask,
-            policy_mask=chosen,
-            denominator=denominator,
-            local_tokens=batch.get("local_tokens"),
-            **self.args.loss_settings(),
-            token_weights=batch.get("token_weights"),
+    def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
+        with_router = self.router_loss_coefficient > 0
+        with_bonus = self.entropy_control.weight != 0 and model.training
+        output = self.token_scores(
+            model, batch, with_entropy=True, with_aux_loss=with_router, entropy_gradient=with_bonus
         )
-        measure_mismatch(scores.logps, batch, self.state.global_step, metrics)
+        chosen = self._uncertain_tokens(output.entropy, batch.loss_mask)
+        inputs = batch.loss_inputs(output.logps, denominator, policy_mask=chosen)
+        loss, measured = policy_loss(inputs, self.args.loss_settings())
+        measure_mismatch(output.logps, batch, self.state.global_step, metrics)
         metrics.add_total("policy_loss", loss.detach())
         num_tokens = measured.pop("num_tokens")
         for name, mean in measured.items():
             metrics.add_mean(LOGGED_NAMES.get(name, name), mean * num_tokens, num_tokens)
-        metrics.add_mean("entropy", token_sum(scores.entropy, mask), num_tokens)
+        metrics.add_mean("entropy", token_sum(output.entropy, batch.loss_mask), num_tokens)
+        if model.training:
+            seen = batch.loss_mask if chosen is None else chosen
+            self.entropy_control.measure(token_sum(output.entropy, seen), seen.sum())
         if with_bonus:
-            loss = loss - self.args.entropy_coef * self._mean_entropy(scores.entropy, mask, chosen)
+            loss = loss - self.entropy_control.weight * self._mean_entropy(output.entropy, batch.loss_mask, chosen)
         if with_router:
-            loss = loss + self._router_loss(scores.aux_loss, batch.get("share", 1.0), metrics)
+            loss = loss + self.router_loss(output.aux_loss, batch.share, metrics)
         return loss
 
     def _uncertain_tokens(self, entropy: Tensor, mask: Tensor) -> Tensor | None:
-        """The tokens of a micro-batch with the highest entropies, compared over all processes; unset: all."""
+        """Marks the tokens with the highest entropies over all processes; `None` stands for all tokens."""
         if self.args.top_entropy_quantile == 1:
             return None
         own = entropy.detach()[mask.bool()].float()
-        everywhere = self.accelerator.gather(self.accelerator.pad_across_processes(own, pad_index=-1))
+        padding = float("-inf")  # which no entropy is
+        everywhere = self.accelerator.gather(self.accelerator.pad_across_processes(own, pad_index=padding))
         return high_entropy_mask(
-            entropy, mask, entropy_threshold(everywhere[everywhere >= 0], self.args.top_entropy_quantile)
+            entropy, mask, entropy_threshold(everywhere[everywhere != padding], self.args.top_entropy_quantile)
         )
 
     def _mean_entropy(self, entropy: Tensor, mask: Tensor, chosen: Tensor | None) -> Tensor:
-        """A micro-batch's part of the mean entropy: over the tokens of the step, or the chosen ones of each batch."""
+        """A micro-batch's part of the mean entropy, over the tokens of the step or the chosen tokens of each batch."""
         if chosen is None:
             return entropy_bonus(entropy, mask, self._step_tokens)
         parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return entropy_bonus(entropy, chosen, chosen.sum()) / parts
 
-    # Into the Trainer: checkpoints
+    # The Trainer: checkpoints
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         if self._reference_sync is not None:
             self._reference_sync.save(output_dir, writes=self.args.should_save)
+        if self.args.should_save:
+            self.entropy_control.save(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self._reference_sync is not None and checkpoint is not None:
+        if checkpoint is None:
+            return
+        self.entropy_control.load(checkpoint)
+        if self._reference_sync is not None:
             self._reference_sync.load(checkpoint)

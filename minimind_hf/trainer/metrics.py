@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run measures between two logs, over all micro-batches and processes.
+"""Collects the metrics of a run between two logs, over all micro-batches and processes.
 
-Values are kept as tensors until they are read, so that measuring does not wait for the device. docs/metrics.md defines
-every name.
+Values stay tensors until they are read, so that measuring does not wait for the device. docs/metrics.md defines every
+name.
 """
 
 import math
@@ -54,7 +54,7 @@ class _Records:
     tokens: int = 0
 
     def as_floats(self) -> "_Records":
-        """Returns a copy without tensors: what processes exchange."""
+        """Returns a copy without tensors, for the exchange between processes."""
         moments = {name: moments.as_floats() for name, moments in self.moments.items()}
         totals = {name: float(total) for name, total in self.totals.items()}
         highest = {name: float(value) for name, value in self.highest.items() if value > -math.inf}
@@ -76,19 +76,20 @@ class _Records:
 
 
 class Metrics:
-    """Collects; `flush` returns the values and starts anew.
+    """Collects values; `flush` returns them and starts again.
 
     Args:
-        step (`int`): Optimizer steps done before.
+        step (`int`): Optimizer steps done so far.
     """
 
     def __init__(self, step: int = 0) -> None:
         self._records = _Records()
         self._since = time.perf_counter()
         self._previous_step = step
+        self._watched: dict[str, _Moments] = defaultdict(_Moments)
 
     def add_values(self, name: str, values: Tensor, std_name: str | None = None) -> None:
-        """Adds values whose mean, and population std under its own name, are logged. NaN is no value."""
+        """Adds values. Their mean is logged, and with `std_name` their population std. NaN values are skipped."""
         values = values.detach().double()
         values = values[~values.isnan()]
         self._records.moments[name].add(_Moments(values.sum(), values.square().sum(), values.numel()))
@@ -96,15 +97,25 @@ class Metrics:
             self._records.std_names[name] = std_name
 
     def add_mean(self, name: str, total: float | Tensor, count: float | Tensor) -> None:
-        """Adds a sum over `count` items; the mean over all items is logged."""
+        """Adds a sum over `count` items. The mean over all items is logged."""
         self._records.moments[name].add(_Moments(total, 0.0, count))
 
+    def add_watched_mean(self, name: str, total: float | Tensor, count: float | Tensor) -> None:
+        """The same for a mean that is also judged by itself; see [`~Metrics.take_watched`]."""
+        self.add_mean(name, total, count)
+        self._watched[name].add(_Moments(total, 0.0, count))
+
+    def take_watched(self, name: str) -> tuple[float, float]:
+        """Returns the sum and the count of this process since the last call, whatever was logged in between."""
+        taken = self._watched.pop(name, _Moments()).as_floats()
+        return taken.total, taken.count
+
     def add_total(self, name: str, value: float | Tensor) -> None:
-        """Adds a micro-batch's part of a quantity that is a sum over the optimizer step, such as the loss."""
+        """Adds a micro-batch's part of a sum over the optimizer step, such as the loss."""
         self._records.totals[name] = self._records.totals[name] + value
 
     def add_range(self, name: str, values: Tensor) -> None:
-        """Adds values whose extremes are logged as `name` with "min" and "max" filled into its `{}`."""
+        """Adds values. Their minimum and maximum are logged as `name`, with "min" and "max" in place of `{}`."""
         if values.numel() == 0:
             return
         low, high = values.min().item(), values.max().item()
@@ -113,12 +124,12 @@ class Metrics:
         self._records.highest[high_name] = max(high, self._records.highest.get(high_name, high))
 
     def add_max(self, name: str, value: Tensor) -> None:
-        """Adds a scalar, the largest of which is logged; -inf is none."""
+        """Adds a scalar. The largest one is logged; -inf is ignored."""
         previous = self._records.highest.get(name)
         self._records.highest[name] = value if previous is None else torch.maximum(value, previous)
 
     def add_tokens(self, count: int) -> None:
-        """Adds generated tokens, for the rate."""
+        """Adds generated tokens, for the tokens per second."""
         self._records.tokens += count
 
     @contextmanager
@@ -132,7 +143,7 @@ class Metrics:
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """Keeps what happens inside, such as an evaluation, out of the rate."""
+        """Excludes the time of the body, such as an evaluation, from the tokens per second."""
         start = time.perf_counter()
         try:
             yield
@@ -143,7 +154,7 @@ class Metrics:
         """Returns the values of all processes since the last flush; every process calls it.
 
         Args:
-            accelerator: Joins the processes.
+            accelerator: Connects the processes.
             step (`int`): Optimizer steps done so far; totals and seconds are per step.
         """
         merged = _Records()
@@ -172,5 +183,5 @@ def _summary(records: _Records, steps: int, elapsed: float, num_processes: int) 
 
 
 def token_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Returns the detached sum over masked-in tokens; what is masked out may be NaN."""
+    """Returns the detached sum over the tokens of the mask; other tokens may be NaN."""
     return torch.where(mask.bool(), values.detach(), 0.0).sum()

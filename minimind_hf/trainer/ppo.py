@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PPO: a critic judges every token of a completion."""
+"""PPO: a critic estimates a value for every token of a completion."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +14,6 @@ from transformers.utils import logging
 from ..algorithms import (
     explained_variance,
     gae,
-    loss_denominator,
     masked_mean,
     masked_whiten,
     mean_var_from_moments,
@@ -22,9 +22,8 @@ from ..algorithms import (
     token_rewards,
     value_loss,
 )
-from ..forward.layouts import score_completions
 from .base import RLTrainer
-from .distributed.deepspeed import clip_engine_gradients
+from .distributed.deepspeed import clip_deepspeed_gradients
 from .distributed.sharding import shards_weights, whole_weights
 from .experience.experience import Experience, split_experience
 from .experience.micro_batch import MicroBatch, mini_batch_rows, put_rows, select_rows
@@ -32,29 +31,28 @@ from .experience.mismatch import correct_rollout, measure_mismatch
 from .metrics import Metrics, token_sum
 from .models.actor_critic import CRITIC_FOLDER, ActorCritic, ActorCriticOutput, has_dropout
 from .models.critic import load_critic
-from .models.optimization import CRITIC_GROUP, clip_by_model, group_by_model, learning_rate_of
+from .models.optimization import CRITIC_GROUP, check_trains, clip_by_model, group_by_model, learning_rate_of
+from .models.policy import use_lean_modules
 from .models.weights import declare_float32
 from .settings.ppo import PPOConfig
 
 logger = logging.get_logger(__name__)
 
-SKIPPED: MicroBatch = {}  # stands in the buffer for a micro-batch that an early stop passes over
-
 
 class PPOTrainer(RLTrainer):
     """Trains a causal LM by PPO ([Schulman et al.](https://arxiv.org/abs/1707.06347)) with a critic and GAE.
 
-    The run's folder holds the policy, its subfolder `critic` the critic, both as ordinary models or adapters.
+    The output folder holds the policy and its subfolder `critic` the critic, both as ordinary models or adapters.
 
     Args:
         model, reward_funcs, train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks,
-            optimizers, peft_config, rollout_engine: As for [`GRPOTrainer`]. An optimizer of your own must hold the
+            optimizers, peft_config, rollout_engine: As for [`GRPOTrainer`]. A custom optimizer must hold the
             parameters of both models.
         args ([`PPOConfig`], *optional*): Settings.
 
     Raises:
-        ValueError: For settings, data, tokenizer, model, critic or optimizer that do not fit together, before any
-            training.
+        ValueError: If settings, data, tokenizer, model, critic and optimizer do not fit together. Raised before
+            training starts.
     """
 
     config_class = PPOConfig
@@ -63,87 +61,77 @@ class PPOTrainer(RLTrainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if shards_weights(self.accelerator):
-            self._actor_critic.saves_memory = False  # recomputing would gather sharded weights in a backward pass
+            self._actor_critic.saves_memory = False  # recomputation would gather sharded weights in a backward pass
         self._step_kl = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)  # sum and tokens
         self._step_is_skipped = False
         self._critic_learning_rate: float | None = None
         self._keeps_forward = False
         self._kept_output: ActorCriticOutput | None = None
-        self._norms: list[Tensor] | None = None  # of the gradients, where DeepSpeed updates within the backward pass
+        self._norms: list[Tensor] | None = None  # of the gradients, if DeepSpeed updates within the backward pass
         plugin = self.accelerator.state.deepspeed_plugin
         if plugin is not None:
-            plugin.deepspeed_config["gradient_clipping"] = 0.0  # it would clip both models as one
+            plugin.deepspeed_config["gradient_clipping"] = 0.0  # DeepSpeed would clip both models together
 
     @staticmethod
-    def _kl_weight(args: PPOConfig) -> float:
+    def kl_weight(args: PPOConfig) -> float:
         return args.kl_coef
 
-    def _trained_model(self, policy: PreTrainedModel, args: PPOConfig) -> ActorCritic:
+    def trained_model(self, policy: PreTrainedModel, args: PPOConfig) -> ActorCritic:
         critic = load_critic(policy, args)
-        self._use_fast_modules(critic, args)
+        use_lean_modules(critic, args)
         with whole_weights(policy, critic):
             return ActorCritic(policy, critic, self.layout)
 
-    def _policy_of(self, model: ActorCritic) -> PreTrainedModel:
+    def policy_of(self, model: ActorCritic) -> PreTrainedModel:
         return model.policy
 
     # Step 3: values and advantages
 
-    def _add_advantages(self, experience: Experience, metrics: Metrics) -> None:
-        args = self.args
+    def add_advantages(self, experience: Experience) -> None:
+        args, metrics = self.args, experience.metrics
         size = len(experience.rollouts)
-        (batch,) = split_experience(
-            experience, size, self.processing_class.pad_token_id, False, self.accelerator.device
-        )
-        # A completion without a reward teaches nothing.
-        batch["loss_mask"] = batch["loss_mask"] * ~experience.rewards.isnan()[:, None]
-        mask = batch["loss_mask"]
-        correct_rollout([batch], self.model_wrapped, self._policy_logps, args, metrics)
-        self._add_scores(batch, experience.seed, metrics)
+        (batch,) = split_experience(experience, size, args.mask_truncated_completions, self.accelerator.device)
+        # Nothing can be learned from a completion without a reward.
+        batch.loss_mask = batch.loss_mask * ~experience.rewards.isnan()[:, None]
+        mask = batch.loss_mask
+        correct_rollout([batch], self.model_wrapped, self.policy_logps, args, metrics)
+        self._add_values_and_ref_logps(batch, experience.seed, metrics)
         rewards = token_rewards(experience.rewards, mask)
-        advantages, batch["returns"] = gae(rewards, batch["old_values"], mask, args.gamma, args.lam)
+        advantages, batch.returns = gae(rewards, batch.old_values, mask, args.gamma, args.lam)
         total = self.accelerator.reduce(moments(advantages, mask), reduction="sum")
         mean, var = mean_var_from_moments(total)
-        batch["advantages"] = masked_whiten(advantages, mask, mean=mean, var=var)
+        batch.advantages = masked_whiten(advantages, mask, mean=mean, var=var)
         experience.tokens = batch
-        experience.advantages = masked_mean(batch["advantages"], mask, dim=1)
+        experience.advantages = masked_mean(batch.advantages, mask, dim=1)
 
     @torch.no_grad()
-    def _add_scores(self, batch: MicroBatch, seed: int, metrics: Metrics) -> None:
-        """Adds the values and, with a reference, its log-probabilities.
+    def _add_values_and_ref_logps(self, batch: MicroBatch, seed: int, metrics: Metrics) -> None:
+        """Fills in the values and, with a reference, its log-probabilities.
 
-        They are computed in the mini-batches of the first pass: the update then starts from the very same numbers,
+        They are computed in the mini-batches of the first pass. The update then starts from exactly the same numbers,
         and the KL of a policy that has not moved is exactly 0.
         """
-        first_pass = mini_batch_rows(len(batch["loss_mask"]), self.args.mini_batch_size, seed, iteration=0)
+        first_pass = mini_batch_rows(len(batch), self.args.mini_batch_size, seed, iteration=0)
         parts = [(rows, select_rows(batch, rows)) for rows in first_pass]
         with metrics.phase("values"):
-            self._fill_in(batch, "old_values", parts, self._values)
-        if self._reference is not None:
+            batch.old_values = _filled(batch, parts, self._values)
+        if self.reference is not None:
             with (
                 metrics.phase("reference"),
-                self._reference.scoring(self.model_wrapped, self.accelerator) as reference,
+                self.reference.scoring(self.model_wrapped, self.accelerator) as reference,
             ):
-                self._fill_in(batch, "ref_logps", parts, lambda part: self._reference_logps(reference, part))
+                batch.ref_logps = _filled(batch, parts, lambda part: self._reference_logps(reference, part))
 
-    @staticmethod
-    def _fill_in(batch: MicroBatch, name: str, parts: list, compute) -> None:
-        for rows, part in parts:
-            computed = compute(part)
-            if name not in batch:
-                batch[name] = computed.new_zeros(batch["loss_mask"].shape)
-            put_rows(batch[name], rows, computed)
-
-    def _fill_buffer(self, numbers: list[int]) -> None:
+    def fill_buffer(self, numbers: Sequence[int]) -> None:
         self._keeps_forward = self._can_keep_forward()
-        super()._fill_buffer(numbers)
+        super().fill_buffer(numbers)
 
     def _can_keep_forward(self) -> bool:
-        """Whether the first update of a rollout may go on from the pass that gave its mini-batch the values.
+        """Whether the first update of a rollout can reuse the forward pass that computed the values of its mini-batch.
 
-        Nothing has moved in between, so it would compute the same once more; unless it is random, split into parts,
-        or one of several that are accumulated (DDP must know before a pass whether its gradients are exchanged).
-        DeepSpeed and FSDP2 want a pass to be followed by its backward.
+        No weight has changed in between, so a second pass would give the same result. This does not hold if the pass
+        is random, split into parts, or one of several accumulated passes (DDP must know before a pass whether
+        gradients will be exchanged). DeepSpeed and FSDP2 require the backward pass to follow directly.
         """
         args = self.args
         in_one_piece = args.gradient_accumulation_steps == 1 and args.max_tokens_per_microbatch is None
@@ -161,15 +149,15 @@ class PPOTrainer(RLTrainer):
         was_training = model.training
         model.eval()
         try:
-            return self._scored(batch, lambda part: model(part, with_scores=False).values)
+            return self.score_in_parts(batch, lambda part: model(part, with_scores=False).values)
         finally:
             model.train(was_training)
 
-    def _policy_logps(self, batch: MicroBatch) -> Tensor:
-        rows = mini_batch_rows(len(batch["loss_mask"]), self.args.mini_batch_size, seed=0, iteration=0)
-        logps = torch.zeros_like(batch["old_logps"])
+    def policy_logps(self, batch: MicroBatch) -> Tensor:
+        rows = mini_batch_rows(len(batch), self.args.mini_batch_size, seed=0, iteration=0)
+        logps = torch.zeros_like(batch.old_logps)
         for part in rows:
-            put_rows(logps, part, self._scored(select_rows(batch, part), self._own_logps))
+            put_rows(logps, part, self.score_in_parts(select_rows(batch, part), self._own_logps))
         return logps
 
     def _own_logps(self, batch: MicroBatch) -> Tensor:
@@ -177,15 +165,13 @@ class PPOTrainer(RLTrainer):
 
     def _reference_logps(self, reference: nn.Module, batch: MicroBatch) -> Tensor:
         if reference is self.model_wrapped:
-            return self._scored(batch, self._own_logps)
-        return self._scored(
-            batch, lambda part: score_completions(reference, part, self.args.temperature, self.layout).logps
-        )
+            return self.score_in_parts(batch, self._own_logps)
+        return self.score_in_parts(batch, lambda part: self.token_scores(reference, part).logps)
 
-    def _measure(self, experience: Experience, metrics: Metrics) -> None:
-        super()._measure(experience, metrics)
-        batch = experience.tokens
-        values, returns, mask = batch["old_values"], batch["returns"], batch["loss_mask"]
+    def measure(self, experience: Experience) -> None:
+        super().measure(experience)
+        batch, metrics = experience.counted.tokens, experience.metrics
+        values, returns, mask = batch.old_values, batch.returns, batch.loss_mask
         metrics.add_values("values/mean", values[mask.bool()], std_name="values/std")
         metrics.add_values("returns/mean", returns[mask.bool()], std_name="returns/std")
         everywhere = [
@@ -196,47 +182,34 @@ class PPOTrainer(RLTrainer):
 
     # Step 4: update
 
-    def _micro_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+    def micro_batches(self, experience: Experience) -> list[MicroBatch]:
         return self._pass(experience, iteration=0)
 
-    def _training_batches(self, experience: Experience, metrics: Metrics) -> list[MicroBatch]:
+    def training_batches(self, experience: Experience) -> list[MicroBatch]:
         return [batch for number in range(self.args.ppo_update_iters) for batch in self._pass(experience, number)]
 
     def _pass(self, experience: Experience, iteration: int) -> list[MicroBatch]:
         rows = mini_batch_rows(len(experience.rollouts), self.args.mini_batch_size, experience.seed, iteration)
         return [select_rows(experience.tokens, part) for part in rows]
 
-    def _loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
-        how, width = self.args.loss_aggregation, self.args.max_completion_length
-        counts = [loss_denominator(batch["loss_mask"], how, width) for batch in micro_batches if batch]
-        return sum(counts, start=torch.zeros((), dtype=torch.long, device=self.accelerator.device))
-
-    def _loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
-        args, mask = self.args, batch["loss_mask"]
+    def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
+        args, mask = self.args, batch.loss_mask
         output, self._kept_output = self._kept_output or self._forward(model, batch), None
-        over = {
-            "loss_aggregation": args.loss_aggregation,
-            "denominator": denominator,
-            "max_completion_length": args.max_completion_length,
-        }
+        over = {"loss_aggregation": args.loss_aggregation, "max_completion_length": args.max_completion_length}
         policy_loss, measured = ppo_policy_loss(
-            output.scores.logps,
-            batch["old_logps"],
-            batch.get("ref_logps"),
-            batch["advantages"],
-            mask,
+            batch.loss_inputs(output.scores.logps, denominator),
             clip_epsilon=args.clip_epsilon,
             kl_coef=args.kl_coef,
-            token_weights=batch.get("token_weights"),
             **over,
         )
         measure_mismatch(output.scores.logps, batch, self.state.global_step, metrics)
         critic_loss, measured_values = value_loss(
             output.values,
-            batch["old_values"],
-            batch["returns"],
+            batch.old_values,
+            batch.returns,
             mask,
             cliprange_value=args.cliprange_value,
+            denominator=denominator,
             **over,
         )
         num_tokens = measured.pop("num_tokens")
@@ -248,11 +221,11 @@ class PPOTrainer(RLTrainer):
             metrics.add_mean(name, mean * num_tokens, num_tokens)
         loss = policy_loss + args.vf_coef * critic_loss
         if output.scores.aux_loss is not None:
-            loss = loss + self._router_loss(output.scores.aux_loss, batch.get("share", 1.0), metrics)
+            loss = loss + self.router_loss(output.scores.aux_loss, batch.share, metrics)
         return loss
 
     def _forward(self, model: nn.Module, batch: MicroBatch) -> ActorCriticOutput:
-        with_router = self._router_loss_coefficient > 0
+        with_router = self.router_loss_coefficient > 0
         return model(batch, self.args.temperature, with_entropy=True, with_aux_loss=with_router)
 
     # Early stop
@@ -260,26 +233,28 @@ class PPOTrainer(RLTrainer):
     def get_batch_samples(self, *args, **kwargs) -> tuple[list[MicroBatch], Tensor]:
         self._step_kl.zero_()
         micro_batches, denominator = super().get_batch_samples(*args, **kwargs)
-        self._step_is_skipped = not any(micro_batches)
+        self._step_is_skipped = not any(map(len, micro_batches))
         return micro_batches, denominator
 
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
         self._critic_learning_rate = learning_rate_of(self.optimizer, CRITIC_GROUP)
-        if not inputs:
+        if len(inputs) == 0:
             return torch.zeros((), device=self.accelerator.device)
         return super().training_step(model, inputs, num_items_in_batch)
 
-    def _decide_to_skip(self) -> bool:
-        """Whether the policy is further from where it sampled than allowed, averaged over the tokens of all processes.
+    def skips_update(self) -> bool:
+        """Whether the policy has moved further from the sampling policy than allowed, as a mean over all tokens.
 
-        Then neither this update nor any other on this rollout is made: what is left of it in the buffer is replaced.
-        The steps are still counted, by the schedule too, so that the length of a run does not depend on its stops.
+        If so, this update and all further updates on this rollout are skipped: the rest of the buffer is replaced by
+        empty micro-batches. The steps still count, also for the schedule, so that the length of a run does not depend
+        on early stops.
         """
         stops = self._step_is_skipped or self._is_too_far()
-        self._metrics.add_mean("early_stopped", float(stops), 1)
+        self.metrics.add_mean("early_stopped", float(stops), 1)
         if stops:
-            self._buffer = deque(SKIPPED for _ in self._buffer)
-        return stops or super()._decide_to_skip()
+            skipped = MicroBatch.skipped(self.accelerator.device)
+            self.buffer = deque(skipped for _ in self.buffer)
+        return stops or super().skips_update()
 
     def _is_too_far(self) -> bool:
         if self.args.early_stop_kl is None:
@@ -287,51 +262,40 @@ class PPOTrainer(RLTrainer):
         total, count = self.accelerator.reduce(self._step_kl, reduction="sum").tolist()
         return count > 0 and total / count > self.args.early_stop_kl
 
-    # Into the Trainer: optimizer and logs
+    # The Trainer: optimizer and logs
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         is_given = self.optimizer is not None
         optimizer = super().create_optimizer(model)
+        policy, critic = self._actor_critic.parameters_by_model()
         if not is_given:
-            _, critic = self._actor_critic.parameters_by_model()
             group_by_model(optimizer, critic, self.args.critic_learning_rate)
-        elif not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # which put others in the place of parameters
-            self._check_trains_both(optimizer)
+        elif not (self.is_deepspeed_enabled or self.is_fsdp_enabled):  # which replace the parameters
+            check_trains(optimizer, policy=policy, critic=critic)
         return optimizer
-
-    def _check_trains_both(self, optimizer: torch.optim.Optimizer) -> None:
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for model, parameters in zip(("policy", "critic"), self._actor_critic.parameters_by_model(), strict=True):
-            left_out = sum(id(parameter) not in trained for parameter in parameters)
-            if left_out:
-                raise ValueError(
-                    f"The optimizer that was given lacks {left_out} of the {len(parameters)} trainable parameters of "
-                    f"the {model}. The critic is made by the trainer: set trainer.optimizer before train(), from "
-                    "trainer.model.parameters(), or choose one by optim and critic_learning_rate."
-                )
 
     @property
     def _actor_critic(self) -> ActorCritic:
         return self.accelerator.unwrap_model(self.model)
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | None:
-        """Clips each model by itself, and returns the norm of the policy's gradients."""
+        """Clips each model separately, and returns the norm of the policy's gradients."""
         norms, self._norms = self._norms, None
         if self.is_deepspeed_enabled and norms is None:
-            return None  # a step that was skipped as a whole
+            return None  # the whole step was skipped
         norm, critic_norm = norms or clip_by_model(self.accelerator, *self._clipping())
-        self._metrics.add_mean("critic_grad_norm", critic_norm.detach(), 1)
-        self._step_watch.add_gradient_norm(critic_norm)
+        self.metrics.add_mean("critic_grad_norm", critic_norm.detach(), 1)
+        self.guard.add_gradient_norm(critic_norm)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor | None:
         norm = self._clip_grad_norm(model) if grad_norm is None else grad_norm
-        self._step_watch.add_gradient_norm(norm)
+        self.guard.add_gradient_norm(norm)
         return norm
 
-    def _clip_in_engine(self) -> None:
+    def clip_in_deepspeed(self) -> None:
         stage = self.accelerator.state.deepspeed_plugin.zero_stage
-        self._norms = clip_engine_gradients(*self._clipping(), stage)
+        self._norms = clip_deepspeed_gradients(*self._clipping(), stage)
 
     def _clipping(self) -> tuple[tuple[list[nn.Parameter], ...], float]:
         return self._actor_critic.parameters_by_model(), self.args.max_grad_norm or float("inf")
@@ -341,10 +305,7 @@ class PPOTrainer(RLTrainer):
             logs["critic_learning_rate"] = self._critic_learning_rate
         super().log(logs, start_time)
 
-    def floating_point_ops(self, inputs: MicroBatch) -> int:
-        return super().floating_point_ops(inputs) if inputs else 0
-
-    # Into the Trainer: folders
+    # The Trainer: folders
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         weights = self._weights_to_save(self._actor_critic, state_dict)
@@ -354,7 +315,7 @@ class PPOTrainer(RLTrainer):
         with_critic = self.args.save_critic or self._staging is not None
         if not with_critic and (folder / CRITIC_FOLDER).is_dir():
             logger.warning(
-                f"{folder / CRITIC_FOLDER} is of an earlier run: save_critic is False. Delete it if unwanted."
+                f"{folder / CRITIC_FOLDER} is from an earlier run: save_critic is False. Delete it if unneeded."
             )
         self._actor_critic.save_pretrained(folder, weights, with_critic)
         for each in (folder, folder / CRITIC_FOLDER) if with_critic else (folder,):
@@ -366,7 +327,7 @@ class PPOTrainer(RLTrainer):
         return [CRITIC_FOLDER] if self.args.save_critic else []
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self.is_fsdp_enabled:  # from the sharded state that lies beside the models
+        if self.is_fsdp_enabled:  # from the sharded state next to the models
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         self._actor_critic.load_saved(resume_from_checkpoint)
@@ -376,3 +337,13 @@ class PPOTrainer(RLTrainer):
             super()._load_best_model()
             return
         self._actor_critic.load_saved(self.state.best_model_checkpoint)
+
+
+def _filled(batch: MicroBatch, parts: list[tuple[list[int], MicroBatch]], compute: Callable) -> Tensor:
+    """Computes a tensor for each part of a batch, and joins them into one of shape `(N, C)`."""
+    filled = None
+    for rows, part in parts:
+        computed = compute(part)
+        filled = computed.new_zeros(len(batch), batch.width) if filled is None else filled
+        put_rows(filled, rows, computed)
+    return filled

@@ -1,62 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stops a run before an update that is not finite, so that weights and checkpoints stay good."""
+"""Checks between the gradients of an optimizer step and its update.
+
+An update with a loss or gradient that is not finite, or on completions that other weights than the trainer's have
+drawn, ends the run, so that weights and checkpoints stay good. An update with nothing to learn from, or one that the
+algorithm skips, leaves weights and optimizer unchanged.
+"""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import TrainerCallback
 
+from .distributed.deepspeed import guard_step
 from .experience.micro_batch import MicroBatch
 
 
-class StepWatch:
-    """Gathers what one optimizer step computes, and judges it before the update.
+class StepGuard(TrainerCallback):
+    """Collects losses and gradient norms of one optimizer step, and decides about the update in all processes alike.
 
     Args:
-        accelerator: Joins the processes, which stop together.
-        judges_gradients (`bool`): Off for fp16, whose scaler meets infinite gradients and steps over them.
+        accelerator: Connects the processes.
+        skips (`Callable[[], bool]`): Whether to skip the next update. Called once per step, in all processes.
+        stop (`Callable[[str], None]`): Called with a description of what is not finite; ends the run.
+        judges_gradients (`bool`): False for fp16, whose scaler skips steps with infinite gradients itself.
+        largest_k3 (`float`, *optional*): How far, in nats per token, the engine may be from the trainer; unset: any.
+        take_k3 (`Callable[[], tuple[float, float]]`, *optional*): Returns sum and count of this distance in the step,
+            as this process has measured it.
+        stop_engine (`Callable[[float], None]`, *optional*): Called with the mean over all processes; ends the run.
     """
 
-    def __init__(self, accelerator: Accelerator, judges_gradients: bool = True):
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        skips: Callable[[], bool],
+        stop: Callable[[str], None],
+        judges_gradients: bool = True,
+        largest_k3: float | None = None,
+        take_k3: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        stop_engine: Callable[[float], None] | None = None,
+    ):
         self._accelerator = accelerator
+        self._skips, self._stop = skips, stop
         self._judges_gradients = judges_gradients
+        self._largest_k3, self._take_k3, self._stop_engine = largest_k3, take_k3, stop_engine
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Forgets the step before."""
+        """Clears the records of the previous step."""
         self._losses: list[Tensor] = []
-        self._rows: list[Tensor | None] = []
+        self._rows: list[list[int]] = []
         self._norms: list[float | Tensor] = []
+        self._is_skipped: bool | None = None
 
     def begin_micro_batch(self, batch: MicroBatch) -> None:
-        """What is noted from now on is of this micro-batch."""
+        """Starts the records of this micro-batch."""
         self._losses.append(torch.zeros((), device=self._accelerator.device))
-        self._rows.append(batch.get("rows"))
+        self._rows.append(batch.rows)
 
     def add_loss(self, loss: Tensor) -> None:
-        """Notes a part of the micro-batch's loss, before its backward pass, within which DeepSpeed updates."""
+        """Records a part of the micro-batch's loss. Call it before the backward pass, in which DeepSpeed updates."""
         self._losses[-1] = self._losses[-1] + loss.detach()
 
     def add_gradient_norm(self, norm: float | Tensor | None) -> None:
-        """Notes the norm of the gradient."""
+        """Records the norm of the gradient."""
         if norm is not None and self._judges_gradients:
             self._norms.append(norm)
 
-    def verdict(self) -> str | None:
-        """Says what of the step is not finite, on all processes if it is on one."""
+    def skips_update(self) -> bool:
+        """Whether the next update is skipped; decided once per step, in all processes alike."""
+        if self._is_skipped is None:
+            self._is_skipped = self._skips()
+        return self._is_skipped
+
+    def judge(self, norm: float | None = None) -> None:
+        """Ends the run in all processes if a loss or gradient of the step is not finite in one of them, or if the
+        engine
+        is too far from the trainer."""
+        self.add_gradient_norm(norm)
+        found, k3 = self._verdict()
+        if found is not None:
+            self._stop(found)
+        if self._largest_k3 is not None and k3 > self._largest_k3:
+            self._stop_engine(k3)
+
+    def guard(self, deepspeed_engine: Any, clip: Callable[[], None]) -> None:
+        """Inserts the checks and the clipping between backward and update, where DeepSpeed does both."""
+        guard_step(deepspeed_engine, clip, self.judge, self.skips_update)
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.judge()
+        if self.skips_update():
+            # Without gradients an optimizer does not change parameters. With gradients of 0 it would still apply
+            # momentum and weight decay.
+            optimizer.zero_grad(set_to_none=True)
+
+    def _verdict(self) -> tuple[str | None, float]:
+        """What is not finite, and the mean k3 of the step over all processes."""
         losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
-        found = _describe(losses, self._rows, norms)
+        found, (total, count) = _describe(losses, self._rows, norms), self._take_k3()
         if self._accelerator.num_processes > 1:
-            anywhere = torch.tensor(float(found is not None), device=self._accelerator.device)
-            anywhere = self._accelerator.reduce(anywhere, reduction="sum").item()
+            told = torch.tensor([float(found is not None), total, count], device=self._accelerator.device)
+            anywhere, total, count = self._accelerator.reduce(told, reduction="sum").tolist()
             if anywhere and found is None:
-                return "another process met a loss or gradient that is not finite"
-        return found
+                found = "another process met a loss or gradient that is not finite"
+        return found, total / count if count else 0.0
 
 
-def _describe(losses: list[float], rows: list[Tensor | None], norms: list[float]) -> str | None:
+def _describe(losses: list[float], rows: list[list[int]], norms: list[float]) -> str | None:
     bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
     if bad:
         places = ", ".join(f"{number + 1} of {len(losses)}{_of_rows(rows[number : number + 1])}" for number in bad)
@@ -67,14 +121,6 @@ def _describe(losses: list[float], rows: list[Tensor | None], norms: list[float]
     return None
 
 
-def _of_rows(rows: list[Tensor | None]) -> str:
-    numbers = sorted({number for part in rows if part is not None for number in part.tolist()})
+def _of_rows(rows: list[list[int]]) -> str:
+    numbers = sorted({number for part in rows for number in part})
     return f" (rows {', '.join(map(str, numbers))} of the train dataset)" if numbers else ""
-
-
-def what_remains(output_dir: str) -> str:
-    """Says from where a stopped run can go on."""
-    checkpoint = get_last_checkpoint(output_dir)
-    if checkpoint is None:
-        return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
-    return f"the update was not made; the last good checkpoint is {checkpoint}"

@@ -4,10 +4,10 @@
     python recipes/journey/small_world.py outputs/journey/data
 
 Sums, comparisons, opposites and days of the week, each asked in several ways. In the supervised data half of the
-answers are curt and half are courteous, three of four come after a thought; preferences say that a courteous, right
-answer in the language of the question is better than a curt, wrong or foreign one. So a reward model can learn what is
-good, and reinforcement learning has something to do. A few conversations call a tool. Held-out questions are in
-none of the other files. Everything is a pure function of the seed.
+answers are curt and half are courteous, and three out of four come after a thought. The preferences say that a
+courteous, right answer in the language of the question is better than a curt, wrong or foreign one. So a reward model
+can learn what a good answer is, and reinforcement learning has something to improve. A few conversations call a tool.
+Held-out questions are in none of the other files. Everything is a pure function of the seed.
 
 Files, in MiniMind's formats: pretrain.jsonl (`text`), sft.jsonl (`conversations`), preferences.jsonl and
 preferences_held_out.jsonl (`chosen`, `rejected`), prompts.jsonl and held_out.jsonl (`conversations`, `answer`).
@@ -52,10 +52,10 @@ class Question:
     Args:
         language (`str`): `"en"` or `"zh"`.
         texts (`tuple[str, ...]`): Ways to ask.
-        thought (`str`): What to think first.
+        thought (`str`): The thought before the answer.
         sentence (`str`): The answer as a sentence, with `{}` for the answer.
         answer (`str`): The answer alone.
-        wrong (`str`): An answer that is wrong.
+        wrong (`str`): A wrong answer.
     """
 
     language: str
@@ -169,7 +169,7 @@ def _given_answer(text: str) -> str:
 
 
 def split(world: list[Question], seed: int, share: float = 0.12) -> tuple[list[Question], list[Question]]:
-    """Questions to learn from and held-out ones.
+    """Returns the questions to learn from and the held-out ones.
 
     Only questions about numbers are held out: words have to be learned. All questions about the same two numbers stay
     together, in both languages and in either order.
@@ -202,7 +202,7 @@ def conversations(items: Iterable[Question], rng: random.Random) -> Iterable[dic
 
 
 def tool_conversations() -> Iterable[dict]:
-    """A tool is called, answers, and the answer is passed on."""
+    """The model calls a tool and passes its answer on."""
     asked = {"en": "How is the weather in {}?", "zh": "{}的天气怎么样？"}
     told = {"en": "It is {} in {}.", "zh": "{1}现在是{0}天。"}
     for language, (cities, weathers) in WEATHER.items():
@@ -242,11 +242,11 @@ def write(folder: Path, seed: int = 0) -> dict[str, int]:
     """Writes all files.
 
     Args:
-        folder (`Path`): Made if it is missing.
-        seed (`int`): Of the split and of what is drawn.
+        folder (`Path`): Created if it does not exist.
+        seed (`int`): Seed of the split and of all random choices.
 
     Returns:
-        `dict[str, int]`: Rows of each file.
+        `dict[str, int]`: Number of rows in each file.
     """
     train, held_out = split(questions(), seed)
     words = [item for item in train if not item.answer.isdigit()] * 8  # few questions, each of which must be learned

@@ -8,7 +8,7 @@ from naming import raises_naming
 from minimind_hf.algorithms import aggregate, loss_denominator
 
 NAN = float("nan")
-AGGREGATIONS = ["sequence", "token", "constant"]
+AGGREGATIONS = ["sequence", "token", "constant", "sequence_sum"]
 LIMIT = 10
 
 PER_TOKEN = [[1.0, 2.0, 3.0], [5.0, NAN, NAN], [NAN, NAN, NAN]]
@@ -18,6 +18,7 @@ MASK = [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
 @pytest.mark.parametrize(
     "how, expected, denominator",
     [
+        ("sequence_sum", (6.0 + 5.0) / 2, 2),
         ("sequence", (2.0 + 5.0) / 2, 2),  # the row without a valid token is no sequence
         ("token", 11.0 / 4, 4),
         ("constant", 11.0 / 20, 20),
@@ -40,6 +41,8 @@ def loop_aggregate(per_token, mask, how):
     if how == "sequence":
         return sum(sum(row) / len(row) for row in rows) / len(rows)
     total = sum(sum(row) for row in rows)
+    if how == "sequence_sum":
+        return total / len(rows)
     return total / (sum(map(len, rows)) if how == "token" else len(rows) * LIMIT)
 
 

@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+from loss_calls import policy_loss, ppo_policy_loss
 from naming import raises_naming
 
-from minimind_hf.algorithms import correction_weights, policy_loss, ppo_policy_loss, sampling_mismatch
+from minimind_hf.algorithms import correction_weights, sampling_mismatch
 
 NAN = math.nan
 # exp of the differences: 1.5, 3, 0.5 and 1; the last slot of the second row is padding.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from loss_calls import policy_loss, ppo_policy_loss
 
 from minimind_hf.algorithms import (
     completion_mask,
@@ -13,8 +14,6 @@ from minimind_hf.algorithms import (
     group_advantages,
     k3,
     masked_whiten,
-    policy_loss,
-    ppo_policy_loss,
     total_rewards,
     value_loss,
 )

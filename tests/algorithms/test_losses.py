@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loss_calls import policy_loss, ppo_policy_loss
 from naming import raises_naming
 
 from minimind_hf.algorithms import (
@@ -13,8 +14,6 @@ from minimind_hf.algorithms import (
     explained_variance,
     grpo_token_loss,
     loss_denominator,
-    policy_loss,
-    ppo_policy_loss,
     resolve_epsilon_high,
     value_loss,
 )

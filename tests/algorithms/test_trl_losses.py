@@ -7,15 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import trl
+from loss_calls import policy_loss
 
+from minimind_hf import GRPOConfig
 from minimind_hf.algorithms import (
+    LossSettings,
     decoupled_advantages,
     entropy_bonus,
     entropy_threshold,
     group_advantages,
     high_entropy_mask,
     off_policy_mask,
-    policy_loss,
 )
 
 WIDTH = 7
@@ -28,6 +30,11 @@ DEFAULTS = {
     "off_policy_mask_threshold": None,
     "use_bias_correction_kl": False,
 }
+SOFT = [
+    "sapo_temperature_pos", "sapo_temperature_neg",
+    "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg",
+]  # fmt: skip
+SOFT_DEFAULTS = {name: getattr(trl.GRPOConfig, name) for name in SOFT}
 
 
 class OneProcess:
@@ -71,6 +78,7 @@ def loss_of_trl(rows, loss_type, top_entropy_quantile=1.0, entropy_coef=0.0, **s
             delta=settings["delta"],
             use_bias_correction_kl=settings["use_bias_correction_kl"],
             steps_per_generation=1,
+            **{name: settings.get(name, default) for name, default in SOFT_DEFAULTS.items()},
         ),
         loss_type=loss_type,
         epsilon_low=settings["epsilon"],
@@ -79,6 +87,7 @@ def loss_of_trl(rows, loss_type, top_entropy_quantile=1.0, entropy_coef=0.0, **s
         importance_sampling_level=settings["importance_sampling_level"],
         off_policy_mask_threshold=settings["off_policy_mask_threshold"],
         get_off_policy_mask=trl.GRPOTrainer.get_off_policy_mask,
+        get_gamma_weights=trl.GRPOTrainer.get_gamma_weights,
         top_entropy_quantile=top_entropy_quantile,
         entropy_coef=entropy_coef,
         _entropy_bonus_enabled=entropy_coef != 0,
@@ -101,11 +110,35 @@ def loss_of_trl(rows, loss_type, top_entropy_quantile=1.0, entropy_coef=0.0, **s
         "ref_per_token_logps": rows["ref"],
         "num_items_in_batch": rows["mask"].sum(),
     }
+    if "weights" in rows:  # of a correction for the engine's distribution
+        inputs["importance_sampling_ratio"] = rows["weights"]
     return trl.GRPOTrainer._compute_loss(peer, None, inputs)
 
 
 def gradients(loss, rows):
     return torch.autograd.grad(loss, (rows["logps"], rows["entropy"]), allow_unused=True, materialize_grads=True)
+
+
+def compare(rows, loss_type, settings) -> dict[str, torch.Tensor]:
+    """Values and gradients of a loss, against trl's; returns our metrics."""
+    theirs = loss_of_trl(rows, loss_type, **settings)
+    # trl's cispo averages over tokens, ours over sequences unless told otherwise.
+    aggregation = "token" if loss_type == "cispo" else None
+    ours, metrics = policy_loss(
+        rows["logps"],
+        rows["old"],
+        rows["ref"],
+        rows["advantages"],
+        rows["mask"],
+        loss_type=loss_type,
+        loss_aggregation=aggregation,
+        max_completion_length=WIDTH,
+        **{**DEFAULTS, **settings},
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for mine, other in zip(gradients(ours, rows), gradients(theirs, rows), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+    return metrics
 
 
 SETTINGS = [
@@ -125,25 +158,80 @@ SETTINGS = [
 def test_loss_and_gradient(rows, loss_type, settings):
     if loss_type == "cispo":
         settings = {**settings, "epsilon_high": 1.2}
-    theirs = loss_of_trl(rows, loss_type, **settings)
-    # trl's cispo averages over tokens, ours over sequences unless told otherwise.
-    aggregation = "token" if loss_type == "cispo" else None
-    ours, metrics = policy_loss(
-        rows["logps"],
-        rows["old"],
-        rows["ref"],
-        rows["advantages"],
-        rows["mask"],
-        loss_type=loss_type,
-        loss_aggregation=aggregation,
-        max_completion_length=WIDTH,
-        **DEFAULTS | settings,
+    metrics = compare(rows, loss_type, settings)
+    if "epsilon" not in settings:
+        assert 0 < metrics["clip_region"] < 1 or settings.get("importance_sampling_level") == "sequence"
+
+
+SOFT_SETTINGS = [
+    ("luspo", {"importance_sampling_level": "sequence"}),
+    ("luspo", {"importance_sampling_level": "sequence", "beta": 0.3, "epsilon": 0.01, "delta": 1.3}),
+    ("luspo", {"beta": 0.3, "use_bias_correction_kl": True}),  # trl warns of its level, and computes
+    ("sapo", {}),
+    ("sapo", {"sapo_temperature_pos": 0.3, "sapo_temperature_neg": 4.0, "beta": 0.3}),
+    ("sapo", {"importance_sampling_level": "sequence", "off_policy_mask_threshold": 0.1}),
+    ("vespo", {}),
+    ("vespo", {"vespo_k_pos": 0.5, "vespo_lambda_pos": 1.0, "vespo_k_neg": 1.5, "vespo_lambda_neg": 0.25}),
+    ("vespo", {"beta": 0.3, "use_bias_correction_kl": True, "off_policy_mask_threshold": 0.1}),
+    ("vespo", {"importance_sampling_level": "sequence", "beta": 0.3, "use_bias_correction_kl": True}),
+]
+
+
+@pytest.mark.parametrize("loss_type, settings", SOFT_SETTINGS)
+def test_loss_and_gradient_of_sequences_and_soft_gates(rows, loss_type, settings):
+    compare(rows, loss_type, settings)
+
+
+def test_the_defaults_are_those_of_trl():
+    for name, default in SOFT_DEFAULTS.items():
+        assert getattr(LossSettings(), name) == getattr(GRPOConfig, name) == default
+
+
+@pytest.mark.parametrize("shift", [-200.0, -30.0, 30.0, 200.0])
+@pytest.mark.parametrize("loss_type", ["sapo", "vespo"])
+def test_soft_gates_are_finite_far_from_the_policy_that_sampled(loss_type, shift):
+    logps = torch.full((2, 3), -1.0, requires_grad=True)
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    old = torch.full((2, 3), torch.nan).masked_fill(mask.bool(), -1.0 - shift)
+    loss, metrics = policy_loss(
+        logps, old, None, torch.tensor([1.0, -1.0]), mask, loss_type=loss_type, beta=0.0, loss_aggregation="sequence"
     )
+    (gradient,) = torch.autograd.grad(loss, logps)
+    assert loss.isfinite() and gradient.isfinite().all()
+    assert (gradient[~mask.bool()] == 0).all() and gradient.abs().max() < 1e-3
+    assert not any(name.startswith("clip") for name in metrics)
+
+
+def test_vespo_takes_the_correction_of_the_engine_into_its_ratio(rows):
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.rand(6, WIDTH, generator=generator, dtype=torch.float64) + 0.5
+    weights[0, 0] = 0.0  # as rollout_correction="mask" leaves a token out
+    theirs = loss_of_trl({**rows, "weights": torch.where(rows["mask"].bool(), weights, 1.0)}, "vespo")
+    ours, _ = policy_loss(
+        rows["logps"], rows["old"], None, rows["advantages"], rows["mask"],
+        loss_type="vespo", beta=0.0, token_weights=weights,
+    )  # fmt: skip
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     for mine, other in zip(gradients(ours, rows), gradients(theirs, rows), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
-    if "epsilon" not in settings:
-        assert 0 < metrics["clip_region"] < 1 or settings.get("importance_sampling_level") == "sequence"
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "luspo", "sapo", "cispo"])
+def test_sequence_token_has_the_value_of_the_sequence_and_the_gradient_of_the_token(rows, loss_type):
+    """GSPO-token was a trainer of its own in trl. Its ratio is that of trl's level "token" to other old logps."""
+    level = {"loss_type": loss_type, "beta": 0.0, "epsilon_high": 1.2}
+    if loss_type == "cispo":
+        level["loss_aggregation"] = "token"
+    arguments = (rows["logps"], rows["old"], None, rows["advantages"], rows["mask"])
+    ours, _ = policy_loss(*arguments, importance_sampling_level="sequence_token", **level)
+    of_sequence, _ = policy_loss(*arguments, importance_sampling_level="sequence", **level)
+    torch.testing.assert_close(ours, of_sequence, rtol=1e-12, atol=1e-12)
+    mask = rows["mask"]
+    mean = ((rows["logps"] - rows["old"]) * mask).sum(1, keepdim=True).detach() / mask.sum(1, keepdim=True)
+    theirs = loss_of_trl({**rows, "old": rows["logps"].detach() - mean}, loss_type, epsilon_high=1.2)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for mine, other in zip(gradients(ours, rows), gradients(theirs, rows), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("top_quantile", [0.0, 0.2, 0.7])

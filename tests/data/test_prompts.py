@@ -12,7 +12,7 @@ from naming import assert_names, raises_naming
 from torch.utils.data import DataLoader
 
 from minimind_hf.data import DEFAULT_SYSTEM_PROMPTS, PromptDataset, PromptError, load_prompts, prompt_choices
-from minimind_hf.data.thinking_note import say_how_many_think
+from minimind_hf.data.prompts import say_how_many_think
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -69,7 +69,7 @@ def test_how_many_think_is_said_once_where_the_template_asks(make_tokenizer, cap
         return caplog.messages
 
     (message,) = said("enable_thinking", 0.37)
-    assert_names(message, "37%", "enable_thinking=True", "thinking_ratio=0")
+    assert_names(message, "37%", "enable_thinking=True", "thinking_ratio")
     assert said("enable_thinking", 0.37) == []
     assert said("enable_thinking", 0.0) == said("no_such_argument", 0.36) == []
     assert said("enable_thinking", 0.35, chat_template_kwargs={"enable_thinking": False}) == []

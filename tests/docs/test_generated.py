@@ -11,7 +11,7 @@ import trl
 from naming import assert_names, raises_naming
 
 from minimind_hf import GRPOConfig
-from minimind_hf.trainer.settings.trl_fields import UnsupportedTrlFields
+from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -60,7 +60,7 @@ def test_the_block_with_trls_defaults_sets_all_of_them(generate):
 
 
 def _refused() -> set[str]:
-    return {field.name for field in dataclasses.fields(UnsupportedTrlFields)}
+    return {*unsupported_fields(GRPOConfig), *fields_without_effect(GRPOConfig)}
 
 
 def test_remarks_are_about_fields_that_are_supported(generate):

@@ -6,7 +6,8 @@ import torch
 from tiny import make_policy
 
 from minimind_hf.forward import scoring_head
-from minimind_hf.forward.layouts import choose_layout, made_up_batch, score_completions
+from minimind_hf.forward.layouts import choose_layout, score_completions
+from minimind_hf.forward.token_batch import made_up_batch
 
 TEMPERATURE = 0.8
 
@@ -20,16 +21,17 @@ def gradient(model) -> torch.Tensor:
 def test_gradient_of_entropy_and_log_probability_together(monkeypatch, layout, rows_per_chunk):
     monkeypatch.setattr(scoring_head, "LOGITS_PER_CHUNK", 259 * rows_per_chunk)
     batch = made_up_batch(259, torch.device("cpu"))
-    mask = batch["completion_mask"].bool()
+    prompt_ids, prompt_mask, completion_ids, completion_mask = batch.padded()
+    mask = completion_mask.bool()
 
     plain = make_policy().double()
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    ids = torch.cat([prompt_ids, completion_ids], dim=1)
+    attention = torch.cat([prompt_mask, completion_mask], dim=1)
     positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
     logits = plain(ids, attention_mask=attention, position_ids=positions).logits[:, 5:-1] / TEMPERATURE
     all_logps = logits.log_softmax(dim=-1)
     entropy = -(all_logps.exp() * all_logps).sum(dim=-1)
-    logps = all_logps.gather(2, batch["completion_ids"][..., None]).squeeze(2)
+    logps = all_logps.gather(2, completion_ids[..., None]).squeeze(2)
     (entropy.sin() + 0.3 * logps)[mask].sum().backward()
 
     model = make_policy().double()

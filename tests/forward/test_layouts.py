@@ -4,7 +4,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny import PAD, make_llama, make_policy, random_ids
+from tiny import make_llama, make_policy, random_ids
 from transformers import (
     GemmaConfig,
     GemmaForCausalLM,
@@ -22,6 +22,7 @@ from minimind_hf.forward import block_attention, scoring_head
 from minimind_hf.forward.layouts import choose_layout, score_completions
 from minimind_hf.forward.lean import use_lean_norms, use_onednn
 from minimind_hf.forward.shared_prompt import pack
+from minimind_hf.forward.token_batch import TokenBatch
 
 SHAPE = {
     "vocab_size": 259,
@@ -73,31 +74,28 @@ MODELS = {
 }
 
 
-def batch_of(prompts, groups, completions, device="cpu") -> dict[str, torch.Tensor]:
+def batch_of(prompts, groups, completions, device="cpu") -> TokenBatch:
     """`groups[i]` is the prompt of completion i."""
-    wide, long = max(map(len, prompts)), max(max(map(len, completions)), 1)
-    rows = [prompts[group] for group in groups]
-    return {
-        "prompt_ids": torch.tensor([[PAD] * (wide - len(row)) + row for row in rows]),
-        "prompt_mask": torch.tensor([[0] * (wide - len(row)) + [1] * len(row) for row in rows]),
-        "completion_ids": torch.tensor([row + [PAD] * (long - len(row)) for row in completions]),
-        "completion_mask": torch.tensor([[1] * len(row) + [0] * (long - len(row)) for row in completions]),
-        "group_ids": torch.tensor(groups),
-    }
+    return TokenBatch(
+        prompt_ids=[prompts[group] for group in groups],
+        completion_ids=completions,
+        group_ids=groups,
+        device=torch.device(device),
+    )
 
 
-def ragged_batch() -> dict[str, torch.Tensor]:
+def ragged_batch() -> TokenBatch:
     """Groups of 4, 1 and 3 completions, of 1 to 12 tokens behind prompts of 1 to 12."""
     completions = random_ids(8, seed=2)
     completions[1] = completions[1][:1]
     return batch_of(random_ids(3, seed=1), [0, 0, 0, 0, 1, 2, 2, 2], completions)
 
 
-def even_batch() -> dict[str, torch.Tensor]:
+def even_batch() -> TokenBatch:
     return batch_of(random_ids(2, seed=3, low=5, high=5), [0, 0, 0, 1, 1, 1], random_ids(6, seed=4, low=7, high=7))
 
 
-def single_tokens() -> dict[str, torch.Tensor]:
+def single_tokens() -> TokenBatch:
     return batch_of(random_ids(2, seed=3), [0, 0, 1, 1], random_ids(4, seed=4, low=1, high=1))
 
 
@@ -107,7 +105,7 @@ BATCHES = {"ragged": ragged_batch, "even": even_batch, "single tokens": single_t
 def gradients(model, batch, layout, with_aux_loss=False):
     model.zero_grad()
     scores = score_completions(model, batch, 0.8, layout, with_entropy=True, with_aux_loss=with_aux_loss)
-    mask = batch["completion_mask"].bool()
+    mask = batch.padded()[3].bool()
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(mask.shape, generator=generator)
     loss = (scores.logps * weights).masked_fill(~mask, 0.0).sum()
@@ -168,13 +166,13 @@ def test_the_model_goes_on_as_before_outside_the_layout():
 
 def test_every_prompt_is_computed_once_and_nothing_is_padded():
     batch = ragged_batch()
-    packed = pack(*(batch[n] for n in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "group_ids")))
-    prompts = [batch["prompt_mask"][row].sum().item() for row in (0, 4, 5)]
-    inner = (batch["completion_mask"].sum(1) - 1).sum().item()
+    packed = pack(batch)
+    prompts = [len(batch.prompt_ids[row]) for row in (0, 4, 5)]
+    inner = sum(len(ids) - 1 for ids in batch.completion_ids)
     assert packed.input_ids.shape == (1, sum(prompts) + inner)
     # A prompt token stands for one token of each of its completions, so that weights add up to the padded layout's
     # tokens, less the last token of each completion.
-    padded_tokens = batch["prompt_mask"].sum() + batch["completion_mask"].sum() - 8
+    padded_tokens = sum(map(len, [*batch.prompt_ids, *batch.completion_ids])) - 8
     assert packed.token_weights.sum() == padded_tokens
 
 

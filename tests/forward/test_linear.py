@@ -4,6 +4,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from peft import AdaLoraConfig, LoraConfig, get_peft_model
+from tiny import make_policy
 from torch import nn
 
 from minimind_hf.forward.lean import is_available, linear, use_onednn
@@ -36,6 +38,36 @@ def test_equals_f_linear(shape, bias, frozen):
             assert grads[name] is None
         else:
             torch.testing.assert_close(grads[name], gradient, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(7, 16), (2, 5, 16), (3, 2, 2, 16)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_output_can_be_changed_in_place(shape, has_bias):
+    """As AdaLoRA, aLoRA and some models do."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape), torch.randn(9, 16)
+    bias = torch.randn(9) if has_bias else None
+
+    def run(function):
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+        out = function(*leaves, bias)
+        out += leaves[0].sum()
+        out[..., 1:3].mul_(2.0)
+        out.square().sum().backward()
+        return [out, *(leaf.grad for leaf in leaves)]
+
+    for found, expected in zip(run(linear), run(F.linear), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("config", [AdaLoraConfig, LoraConfig], ids=["AdaLoRA", "LoRA with variants"])
+def test_adapters_train_on_onednn(config):
+    options = {"init_r": 4, "target_r": 2, "total_step": 10} if config is AdaLoraConfig else {"use_dora": True}
+    model = get_peft_model(make_policy(), config(target_modules="all-linear", task_type="CAUSAL_LM", **options))
+    use_onednn(model)
+    ids = torch.arange(3, 11)[None]
+    model(ids, labels=ids).loss.backward()
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
 
 
 def test_strided_inputs_and_expanded_gradients():

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
-from minimind_hf.models.convert import convert, expected_shapes, read_checkpoint
-from minimind_hf.models.pth import ConversionError, infer_config
+from minimind_hf.models.convert import convert, read_checkpoint
+from minimind_hf.models.pth import ConversionError, expected_shapes, infer_config
 
 SIZES = {
     "vocab_size": 96,
@@ -65,6 +65,25 @@ def pth(tmp_path):
         return tmp_path / "source.pth"
 
     return write
+
+
+@pytest.mark.parametrize("moe", [False, True])
+def test_names_shapes_and_order_are_those_of_minimind_s_files(moe):
+    attention = {"q_proj": (32, 32), "k_proj": (16, 32), "v_proj": (16, 32), "o_proj": (32, 32)}
+    attention |= {"q_norm": (8,), "k_norm": (8,)}
+    feed_forward = {"gate_proj": (48, 32), "down_proj": (32, 48), "up_proj": (48, 32)}
+    expected = {"model.embed_tokens": (96, 32)}
+    for layer in ("model.layers.0", "model.layers.1"):
+        expected |= {f"{layer}.self_attn.{name}": shape for name, shape in attention.items()}
+        expected |= {f"{layer}.input_layernorm": (32,), f"{layer}.post_attention_layernorm": (32,)}
+        if moe:
+            expected[f"{layer}.mlp.gate"] = (11, 32)
+        for part in [f"mlp.experts.{expert}" for expert in range(11)] if moe else ["mlp"]:
+            expected |= {f"{layer}.{part}.{name}": shape for name, shape in feed_forward.items()}
+    expected |= {"model.norm": (32,), "lm_head": (96, 32)}
+    config = MiniMindConfig(**{**SIZES, "use_moe": moe, "num_experts": 11})
+    found = expected_shapes(config)
+    assert list(found.items()) == [(f"{name}.weight", shape) for name, shape in expected.items()]
 
 
 def assert_same_tensors(first, second):
@@ -329,7 +348,10 @@ def with_value(name, value):
             without("model.layers.1.mlp.up_proj.weight"),
             ["broken.pth", "1 tensors", "model.layers.1.mlp.up_proj.weight"],
         ),
-        (with_value("model.layers.0.extra", torch.zeros(1)), ["broken.pth", "1 unexpected", "model.layers.0.extra"]),
+        (
+            with_value("model.layers.0.extra", torch.zeros(1)),
+            ["broken.pth", "1 are unexpected", "model.layers.0.extra"],
+        ),
         (
             with_value("model.layers.1.self_attn.o_proj.weight", torch.zeros(8, 8)),
             ["model.layers.1.self_attn.o_proj.weight", "(8, 8)", "(32, 32)"],

@@ -2,6 +2,8 @@
 """From an untrained model to a reward model and a policy trained on preferences: the recipes in short."""
 
 import json
+import shutil
+from pathlib import Path
 
 import dpo
 import new_model
@@ -12,7 +14,7 @@ import torch
 from before_rl import Recipe
 from journey import small_world
 from naming import raises_naming
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from minimind_hf import MiniMindForSequenceClassification
 from minimind_hf.data import PromptError
@@ -66,6 +68,16 @@ def test_supervised(world, tmp_path, capsys, data):
     assert result["recipe"] == "sft" and result["steps"] == 3
     assert not torch.equal(embeddings(tmp_path / "out"), embeddings(world / "new"))
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == embeddings(tmp_path / "out").shape[0]
+
+
+@pytest.mark.parametrize(("recipe", "data"), [(sft, "sft"), (dpo, "preferences")])
+def test_a_generation_config_that_cannot_be_saved_loses_no_training(world, tmp_path, recipe, data):
+    start = Path(shutil.copytree(world / "new", tmp_path / "start"))
+    (start / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}')  # no do_sample, no EOS
+    train(recipe, world, start, data, tmp_path / "out", "--max_steps", "1")
+    saved = GenerationConfig.from_pretrained(tmp_path / "out")
+    assert saved.eos_token_id in (2, [2]) and saved.temperature is None
+    assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def test_checkpointing_may_be_given_by_either_name(world, tmp_path, recwarn):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a run: what a trainer leaves behind, what is drawn, and that a browser opens it without complaint."""
 
+import html
 import json
 import re
 import shutil
@@ -14,7 +15,7 @@ from naming import assert_names, raises_naming
 from minimind_hf.cli import main
 from minimind_hf.reports.charts import charts_of, draw
 from minimind_hf.reports.page import render, write_report
-from minimind_hf.reports.record import RunRecord, read_run
+from minimind_hf.reports.record import RunRecord, read_lines, read_run, write_lines
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = (
@@ -91,7 +92,7 @@ def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
     page = write_report(run_dir).read_text()
     assert "<script>" not in page and "&lt;script&gt;alert(1)&lt;/script&gt; $title ${cards}" in page
     assert "<td>kl_grows</td><td>KL &lt;b&gt;1.5&lt;/b&gt;: raise beta</td>" in page
-    assert "No message of the health check" not in page
+    assert "The health checks found nothing" not in page
 
 
 def test_every_logged_number_is_drawn_or_known_to_be_left_out(run_dir):
@@ -222,3 +223,54 @@ def test_broken_files_of_a_run_are_named(tmp_path, file, content, named):
     (tmp_path / file).write_bytes(content)
     with raises_naming(ValueError, tmp_path / file, *named):
         read_run(tmp_path)
+
+
+def test_a_line_separator_in_a_text_does_not_end_the_line_of_the_file(tmp_path):
+    rows = [{"step": 1, "completion": "one\u2028two\x85three"}, {"step": 1, "completion": "four"}]
+    write_lines(tmp_path / "lines.jsonl", rows)
+    assert read_lines(tmp_path / "lines.jsonl") == rows
+    assert read_lines(tmp_path / "absent.jsonl") == []
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\"' & {{ 7 * 7 }} {% raw %} $x^$ </svg></script>"
+
+
+def test_nothing_that_a_run_wrote_is_taken_for_markup():
+    sample = {name: HOSTILE for name in ("prompt", "completion", "tokens", "finish_reason", "step")}
+    run = RunRecord(
+        name=HOSTILE,
+        history=[
+            log(step, **{f"rewards/{HOSTILE}/mean": 1.0, "rewards/b/mean": 2.0, HOSTILE: 3.0}) for step in (1, 2)
+        ],
+        algorithm=HOSTILE,
+        settings={HOSTILE: HOSTILE, "nested": [HOSTILE]},
+        early=[{**sample, "signals": {HOSTILE: 1.0}}],
+        late=[{**sample, "completion": [{"role": HOSTILE, "content": HOSTILE}]}],
+        health=[{"step": HOSTILE, "rule": HOSTILE, "message": HOSTILE}],
+    )
+    page = render(run)
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == [] and tags.outside == [] and "<img" not in page
+    # run 2, algorithm 1, health 3, title of a chart 1, legend 1; steps 2, prompts 2, completion 1, role and content 2,
+    # tokens 2, signal 1; settings 3
+    assert html.unescape(page).count("onerror=alert(1)>") == 21
+    assert page.count("{{ 7 * 7 }}") == 21 and "49" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+
+
+def test_an_earlier_page_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [log(1, reward=1.0)]}))
+    elsewhere = tmp_path / "elsewhere.html"
+    elsewhere.write_text("something else")
+    (folder / "report.html").symlink_to(elsewhere)
+    monkeypatch.setattr("minimind_hf.reports.page.render", lambda run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(folder)
+    assert (folder / "report.html").is_symlink()
+    monkeypatch.undo()
+    write_report(folder)
+    assert elsewhere.read_text() == "something else" and not (folder / "report.html").is_symlink()
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "trainer_state.json"]

@@ -5,6 +5,7 @@ import asyncio
 import copy
 import functools
 import math
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from naming import raises_naming
 
+from minimind_hf.environment import Terminated
 from minimind_hf.rewards import RewardError, RewardModel, RewardScorer, length_reward
 
 PROMPTS = ["p0", "p0", "p1", "p1"]
@@ -278,63 +280,55 @@ def test_wrong_answers_are_named(value, named):
     assert isinstance(caught.value, ValueError)
 
 
-def test_an_exception_is_named_with_its_sample_and_kept():
+def test_an_exception_is_kept_and_named_with_the_rows():
     def picky(completions, answer):
         return [{"w": 1, "x": 2, "z": 3}[key] for key in answer]
 
-    with raises_naming(RewardError, "'picky'", "KeyError: 'y'", "sample 2", "'p1'", "'ccc'") as e:
+    with pytest.raises(RewardError, match="KeyError: 'y'") as caught:
         score([picky])
-    assert isinstance(e.value.__cause__, KeyError)
+    assert isinstance(caught.value.__cause__, KeyError)
+    for number, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        assert f"sample {number}:\n  prompt: {prompt!r}\n  completion: {completion!r}" in str(caught.value)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("culprits", [{0}, {37}, {63}, {5, 50}, set(range(64))])
-def test_the_culprit_is_found_by_halving(culprits, is_async):
-    calls = []
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_a_function_that_raised_is_never_called_again(size, is_async):
+    calls, others = [], []
 
-    def answer(completion_ids):
-        calls.append(len(completion_ids))
-        if any(ids[0] in culprits for ids in completion_ids):
-            raise KeyError("culprit")
-        return [0.0] * len(completion_ids)
+    def judge(completions, **_):
+        calls.append(len(completions))
+        raise ConnectionError("out of credit")
 
-    async def async_answer(completion_ids):
-        return answer(completion_ids)
+    async def async_judge(completions, **_):
+        await asyncio.sleep(0)
+        return judge(completions)
 
-    scorer = RewardScorer(async_answer if is_async else answer)
-    with raises_naming(RewardError, "KeyError: 'culprit'", f"sample {min(culprits)}"):
-        scorer(["p"] * 64, ["c"] * 64, [[i] for i in range(64)], {})
-    assert len(calls) <= 1 + 6 + 1  # the last one makes sure that it fails alone
+    def other(completions, **_):
+        others.append(len(completions))
+        return [0.0] * len(completions)
+
+    scorer = RewardScorer([other, async_judge if is_async else judge])
+    with pytest.raises(RewardError, match="judge' raised ConnectionError: out of credit") as caught:
+        scorer(["p"] * size, [f"c{i}" for i in range(size)], [[1]] * size, {})
+    assert calls == others == [size]
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    said = str(caught.value)
+    assert "'c0'" in said and (f"'c{size - 1}'" in said) == (size <= 4)
+    assert size <= 4 or f"{size} completions" in said
     scorer.close()
 
 
-def test_an_exception_of_the_batch_alone():
-    def only_small(completions, **_):
-        if len(completions) > 2:
-            raise RuntimeError("too many")
-        return [0.0] * len(completions)
-
-    with raises_naming(RewardError, "'only_small'", "RuntimeError: too many", "batch", 4):
-        score([only_small])
-
-
-def test_another_exception_of_the_parts_blames_no_completion():
-    def wants_all(completions, completion_ids, **_):
-        if len(completions) != 8:
-            raise ValueError("not the whole batch")
-        raise KeyError("culprit")
-
-    with raises_naming(RewardError, "'wants_all'", "KeyError: 'culprit'", "batch", 8):
-        RewardScorer([wants_all])(["p"] * 8, ["c"] * 8, [[1]] * 8, {})
-
-
 def test_long_texts_are_shown_in_part():
-    scorer = RewardScorer([returning([math.nan])])
-    with pytest.raises(RewardError) as caught:
-        scorer(
-            [[{"role": "user", "content": "p" * 5000}]], [[{"role": "assistant", "content": "c" * 5000}]], [[1]], {}
-        )
-    assert len(str(caught.value)) < 800 and "p" * 100 in str(caught.value) and "c" * 100 in str(caught.value)
+    def raises(**_):
+        raise KeyError
+
+    question, answer = [{"role": "user", "content": "p" * 5000}], [{"role": "assistant", "content": "c" * 5000}]
+    for function, rows, longest in [(returning([math.nan]), 1, 800), (raises, 64, 2500)]:
+        with pytest.raises(RewardError) as caught:
+            RewardScorer([function])([question] * rows, [answer] * rows, [[1]] * rows, {})
+        said = str(caught.value)
+        assert len(said) < longest and "p" * 100 in said and "c" * 100 in said
 
 
 # --- async -----------------------------------------------------------------------------------------------------------
@@ -369,7 +363,7 @@ def test_what_ends_the_loop_of_async_functions_ends_the_call(error, in_a_task):
         return [1.0] * len(completions)
 
     scorer = RewardScorer([works, function])
-    with pytest.raises(RewardError if error is asyncio.CancelledError else error):
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else RewardError):
         scorer(PROMPTS, COMPLETIONS, IDS, {})
     scorer.close()
 
@@ -411,7 +405,7 @@ def test_inside_a_running_loop():
     assert asyncio.run(notebook()).tolist() == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
 
 
-def test_async_exception_is_named_with_its_sample():
+def test_async_exception_is_named_with_its_samples():
     async def picky(completions, **_):
         await asyncio.sleep(0)
         return [1 / (len(completion) - 3) for completion in completions]
@@ -527,3 +521,43 @@ def test_a_function_without_signature_is_called_with_everything():
             return [0.5] * len(answer)
 
     assert score([Opaque()]).tolist() == [[0.5]] * 4
+
+
+@pytest.mark.parametrize("code", [0, None, "enough"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reward_that_exits_is_an_error_that_names_it(code, is_async):
+    def leaving(completions, **kwargs):
+        sys.exit(code)
+
+    async def leaving_later(completions, **kwargs):
+        sys.exit(code)
+
+    scorer = RewardScorer(leaving_later if is_async else leaving)
+    with pytest.raises(RewardError, match=f"'leaving.*SystemExit: {'' if code is None else code}"):
+        scorer(["p"], ["c"], [[1]], {})
+    scorer.close()
+
+
+def test_sigterm_within_a_reward_is_not_the_rewards_own_exit():
+    def ended(completions, **kwargs):
+        raise Terminated(143)
+
+    with pytest.raises(Terminated):
+        RewardScorer(ended)(["p"], ["c"], [[1]], {})
+
+
+def test_a_reward_model_given_by_name_uses_the_tokenizer_that_was_passed(make_classifier, tokenizer, tmp_path):
+    make_classifier().save_pretrained(tmp_path)
+    with pytest.raises(RewardError):  # the folder has none
+        RewardScorer(str(tmp_path))
+    scorer = RewardScorer([str(tmp_path), "length"], processing_classes=[tokenizer, None])
+    tokenizer.save_pretrained(tmp_path)
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = "{% for m in messages %}{{ m.content }}!{% endfor %}"
+    prompts, said = [[{"role": "user", "content": "a"}]], [[{"role": "assistant", "content": "b"}]]
+    given, own, others = (
+        RewardScorer(str(tmp_path), processing_classes=one)(prompts, said, [[1]], {})[0, 0]
+        for one in (tokenizer, None, other)
+    )
+    assert given == own == scorer(prompts, said, [[1]], {})[0, 0]
+    assert others != own

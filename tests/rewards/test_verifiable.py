@@ -45,6 +45,60 @@ def test_math(response, reference, expected):
     assert score("math", [response], answer=[reference]) == [expected]
 
 
+def said_of(reference: str, *responses: str) -> list:
+    return score("math", list(responses), answer=[reference] * len(responses))
+
+
+@pytest.mark.parametrize(
+    ("reference", "right", "wrong"),
+    [
+        (r"1 - \sqrt{2}", r"1-\sqrt2", "1"),
+        (r"\sqrt{2}", "sqrt(2)", "2"),
+        ("x^2+1", "1 + x^2", "1"),
+        (r"\pi", "π", "3"),
+        ("[2,5)", "[2, 5)", "(2, 5]"),
+        ("6 - 5i", "-5i + 6", "5"),
+        ("5!", "120", "5"),
+        ("1,2", "2, 1", "1.2"),
+        ("1, 2, 3", r"\{3, 2, 1\}", "3"),
+        ("3 or 4", "4 and 3", "4"),
+        ("3x", "2x + x", "3"),
+        (r"\frac{\sqrt{3}}{2}", r"\sqrt{3}/2", "2"),
+        ("2x + 3y = 7", "3y + 2x = 7", "7"),
+        (r"(-\infty, 3]", "(-∞, 3]", "3"),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", "2"),
+        ("2^{10}", "1024", "2"),
+        ("1e3", "1000", "1"),
+        ("1.5e-7", r"1.5 \times 10^{-7}", "1.5"),
+        ("-3", "- 3", "3"),
+        ("2√3", r"2\sqrt{3}", "2"),
+    ],
+)
+def test_math_compares_the_whole_expression_with_and_without_delimiters(reference, right, wrong):
+    frames = ("{}", "${}$", r"\boxed{{{}}}", "Half of it.\n#### {}", "So the answer is {}.")
+    answers = [frame.format(right) for frame in frames]
+    for written in (reference, f"${reference}$", rf"\boxed{{{reference}}}", f"a solution\n#### {reference}"):
+        assert said_of(written, reference, *answers) == [1.0] * 6, written
+        assert said_of(written, *(frame.format(wrong) for frame in frames)) == [0.0] * 5, written
+
+
+@pytest.mark.parametrize(
+    ("reference", "same"),
+    [("$1,234.50", "1234.5"), ("1 000", "1000"), ("12 cm", "12"), ("5 m/s", "5"), ("5m", "5"), ("3/4 cup", "0.75")]
+    + [("50%", "0.5"), ("half of 36", "36"), ("The answer is 4.", "4"), ("x = 5", "so x = 5, which is even")]
+    + [("The value of $x$ is 2\\pi", "2π"), ("**5**", "It is **5**, I think."), ("12", "It is 12 m long.")],
+)
+def test_math_reads_prose_units_and_thousands(reference, same):
+    assert said_of(reference, same, "17") == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "reference", ["blue", "n/a", "speed + 1", "abc+1", "2023-01-02", "1.000.000", "1.234,5", "12:00", "-", ""]
+)
+def test_math_does_not_apply_to_what_it_cannot_read_whole(reference):
+    assert said_of(reference, "1", reference) == [None, None]
+
+
 def test_math_takes_conversations_and_the_column_solution():
     completion = [{"role": "assistant", "content": "It is 4."}]
     assert score("math", [completion] * 2, solution=["4", None]) == [1.0, None]

@@ -75,7 +75,7 @@ REFUSED = {
     ),
     "prompt": (
         lambda: get_peft_model(make_policy(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
-        ["PROMPT_TUNING", "rollout_engine='torch'"],
+        ["peft_type", "PROMPT_TUNING", "LoraConfig"],
     ),
     "tokens": (
         lambda: with_peft(untied, target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [5, 6]}),

@@ -115,7 +115,7 @@ def run(name: str, folder: Path, processes: int, checkpoint: Path | None = None,
 def run_broken(name: str, folder: Path, processes: int) -> tuple[str, bool]:
     """Trains what is to be stopped; returns the error and whether weights changed after the first step."""
     trainer = build(name, folder, processes)
-    compute, weights = trainer._loss, []
+    compute, weights = trainer.loss, []
     is_here = trainer.args.process_index == processes - 1
 
     def broken(*args):
@@ -126,7 +126,7 @@ def run_broken(name: str, folder: Path, processes: int) -> tuple[str, bool]:
             loss.register_hook(lambda gradient: gradient * math.nan)
         return loss
 
-    trainer._loss = broken
+    trainer.loss = broken
     trainer.add_callback(_AfterStep(lambda: weights.append(_weights(trainer))))
     try:
         trainer.train()

@@ -94,7 +94,7 @@ def evaluated(trainer, count: int) -> dict[str, float]:
             scored[each] += 1
         return share_of_a(completion_ids)
 
-    trainer._scorer = RewardScorer(reward)
+    trainer.scorer = RewardScorer(reward)
     trainer.args.per_device_eval_batch_size = 4
     metrics = trainer.evaluate(make_prompts(count))
     is_time = ("runtime", "second")

@@ -5,7 +5,7 @@ import pytest
 import torch
 import trl
 from datasets import Dataset
-from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import collected, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf.trainer.metrics import Metrics
 
@@ -32,17 +32,16 @@ def test_first_step_equals_trl(make_trainer, tmp_path, settings):
     settings = {"scale_rewards": "none", "beta": 0.0, **settings}
     aggregation = {"loss_aggregation": "token"} if settings["loss_type"] == "cispo" else {}
     ours = make_trainer(**aggregation, **settings)
-    prompts = [ours.train_dataset[i] for i in range(2)]
-    experience = ours._collect(prompts, 4, seed=1, metrics=Metrics())
-    (batch,) = ours._micro_batches(experience, Metrics())
+    experience = collected(ours, 2)
+    (batch,) = ours.micro_batches(experience)
     # As if sampled by a policy that was a little different, so that the ratio is not 1 everywhere.
-    noise = torch.randn(batch["old_logps"].shape, generator=torch.Generator().manual_seed(0))
-    batch["old_logps"] = batch["old_logps"] + 0.2 * noise
-    denominator = ours._loss_denominator([batch])
-    ours._step_tokens = batch["loss_mask"].sum()
+    noise = torch.randn(batch.old_logps.shape, generator=torch.Generator().manual_seed(0))
+    batch.old_logps = batch.old_logps + 0.2 * noise
+    denominator = ours.loss_denominator([batch])
+    ours._step_tokens = batch.loss_mask.sum()
     ours.current_gradient_accumulation_steps = 1
     ours.model.train()
-    loss = ours._loss(ours.model, batch, denominator, Metrics())
+    loss = ours.loss(ours.model, batch, denominator, Metrics())
     loss.backward()
 
     peer = trl.GRPOTrainer(
@@ -65,10 +64,11 @@ def test_first_step_equals_trl(make_trainer, tmp_path, settings):
     )
     peer.current_gradient_accumulation_steps = 1
     rewards = experience.rewards.view(-1, 4)
-    inputs = {name: batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    inputs = dict(zip(names, batch.padded(), strict=True))
     inputs["advantages"] = (rewards - rewards.mean(dim=1, keepdim=True)).flatten()
-    inputs["old_per_token_logps"] = batch["old_logps"]
-    inputs["num_items_in_batch"] = batch["completion_mask"].sum()
+    inputs["old_per_token_logps"] = batch.old_logps
+    inputs["num_items_in_batch"] = torch.tensor(sum(map(len, batch.completion_ids)))
     peer.model.train()
     peer_loss = peer.compute_loss(peer.model, inputs)
     peer_loss.backward()

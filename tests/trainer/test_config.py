@@ -13,100 +13,149 @@ from minimind_hf import GRPOConfig, PPOConfig
 from minimind_hf.trainer.experience.inputs import make_engine
 from minimind_hf.trainer.settings.generation_kwargs import eos_of
 
+# Settings that are refused, and what the error names beside the first of them and its value
 REFUSED = [
+    ({"per_device_train_batch_size": 8, "num_generations": 6}, "num_generations (6)"),
     (
-        {"per_device_train_batch_size": 8, "num_generations": 6},
-        ["per_device_train_batch_size", 8, "num_generations", 6],
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_generations": 6},
+        "steps_per_generation (2)",
+        "num_generations (6)",
     ),
-    (
-        {"per_device_train_batch_size": 4, "num_generations": 6, "gradient_accumulation_steps": 2},
-        ["per_device_train_batch_size", 4, "num_generations", 6, 8],
-    ),
-    ({"num_generations": 1, "per_device_train_batch_size": 1}, ["num_generations", 1, "PPO"]),
-    ({"num_generations": 0}, ["num_generations", 0, 1]),
-    ({"top_p": 0.9}, ["top_p", 0.9, "temperature"]),
-    ({"top_k": 50}, ["top_k", 50, "temperature"]),
-    ({"min_p": 0.1}, ["min_p", 0.1, "temperature"]),
-    ({"repetition_penalty": 1.2}, ["repetition_penalty", 1.2, "temperature"]),
-    ({"temperature": 0.0}, ["temperature", 0.0]),
-    ({"temperature": float("nan")}, ["temperature", "nan"]),
-    ({"generation_batch_size": 13}, ["generation_batch_size", 13, 12]),
-    (
-        {"generation_batch_size": 24, "steps_per_generation": 3},
-        ["generation_batch_size", 24, "steps_per_generation", 3],
-    ),
-    ({"loss_type": "reinforce"}, ["loss_type", "'reinforce'", "'cispo'", "'grpo'"]),
-    ({"loss_type": "sapo"}, ["loss_type", "'sapo'", "'cispo'", "importance_sampling_level='sequence'"]),
-    (
-        {"loss_type": "dapo", "loss_aggregation": "sequence"},
-        ["loss_type", "'dapo'", "loss_aggregation", "'token'", "'sequence'"],
-    ),
-    ({"importance_sampling_level": "word"}, ["importance_sampling_level", "'word'", "'token'", "'sequence'"]),
-    ({"delta": 1.5}, ["delta", 1.5, "epsilon_high", "loss_type='grpo'"]),
-    ({"delta": 1.1, "loss_type": "grpo"}, ["delta", 1.1, "epsilon_high"]),
-    ({"off_policy_mask_threshold": 0.0}, ["off_policy_mask_threshold", 0.0]),
-    ({"top_entropy_quantile": 1.1}, ["top_entropy_quantile", 1.1]),
-    (
-        {"top_entropy_quantile": 0.2, "max_tokens_per_microbatch": 100},
-        ["top_entropy_quantile", 0.2, "max_tokens_per_microbatch", 100],
-    ),
-    ({"multi_objective_aggregation": "sum"}, ["multi_objective_aggregation", "'sum'", "'normalize_then_sum'"]),
+    ({"num_generations": 1, "per_device_train_batch_size": 1}, "PPO"),
+    ({"num_generations": 0},),
+    ({"top_p": 0.9}, "1.0", "temperature"),
+    ({"top_k": 50}, "temperature"),
+    ({"min_p": 0.1}, "temperature"),
+    ({"repetition_penalty": 1.2}, "temperature"),
+    ({"temperature": 0.0}, "0.1"),
+    ({"temperature": float("nan")},),
+    ({"temperature": float("inf")},),
+    ({"generation_batch_size": 13}, "per_device_train_batch_size", "12 x 1"),
+    ({"generation_batch_size": 24, "steps_per_generation": 3}, "steps_per_generation (3)"),
+    ({"generation_batch_size": 0},),
+    ({"steps_per_generation": 0},),
+    ({"loss_type": "reinforce"}, "'cispo'", "'grpo'", "'dr_grpo'"),
+    ({"loss_type": "luspo", "loss_aggregation": "token"}, "loss_aggregation", "'token'", "'sequence_sum'"),
+    ({"delta": 1.5, "loss_type": "sapo"}, "'sapo'", "loss_type='grpo'"),
+    ({"sapo_temperature_pos": 0.0},),
+    ({"sapo_temperature_neg": -1.0},),
+    ({"vespo_lambda_pos": -1.0},),
+    ({"vespo_k_neg": float("nan")},),
+    ({"entropy_coef_min": 0.5, "entropy_coef_max": 0.1, "use_adaptive_entropy": True}, "entropy_coef_max=0.1"),
+    ({"entropy_coef_delta": -0.1},),
+    ({"loss_type": "dapo", "loss_aggregation": "sequence"}, "loss_aggregation", "'sequence'", "'token'"),
+    ({"importance_sampling_level": "word"}, "'token'", "'sequence'"),
+    ({"delta": 1.5}, "epsilon_high (5.0)", "loss_type='grpo'"),
+    ({"delta": 1.1, "loss_type": "grpo"}, "epsilon_high = 1.2"),
+    ({"off_policy_mask_threshold": 0.0},),
+    ({"top_entropy_quantile": 1.1},),
+    ({"top_entropy_quantile": 0.2, "max_tokens_per_microbatch": 100}, "max_tokens_per_microbatch=100"),
+    ({"multi_objective_aggregation": "sum"}, "'sum_then_normalize'", "'normalize_then_sum'"),
     (
         {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"},
-        ["multi_objective_aggregation", "'normalize_then_sum'", "scale_rewards", "'none'", "'group'"],
+        "scale_rewards",
+        "'none'",
+        "'group'",
     ),
-    ({"sync_ref_model": True, "beta": 0.0}, ["sync_ref_model", True, "beta", 0.0]),
-    ({"ref_model_mixup_alpha": 2.0}, ["ref_model_mixup_alpha", 2.0]),
-    ({"ref_model_sync_steps": 0}, ["ref_model_sync_steps", 0, 1]),
-    ({"generation_kwargs": {"num_beams": 4}}, ["generation_kwargs", "num_beams=4"]),
-    ({"generation_kwargs": {"suppress_tokens": [5]}}, ["generation_kwargs", "suppress_tokens=[5]"]),
-    ({"generation_kwargs": {"top_k": 20}}, ["top_k=20"]),
-    ({"generation_kwargs": {"eos_token_id": "x"}}, ["generation_kwargs", "eos_token_id='x'"]),
-    ({"generation_kwargs": "[1]"}, ["generation_kwargs", "[1]"]),
-    ({"max_completion_length": None}, ["max_completion_length", None]),
-    ({"label_smoothing_factor": 0.1}, ["label_smoothing_factor", 0.1]),
-    ({"neftune_noise_alpha": 5.0}, ["neftune_noise_alpha", 5.0]),
-    ({"max_completion_length": 2.5}, ["max_completion_length", 2.5]),
-    ({"num_generations": "2"}, ["num_generations", "'2'"]),
-    ({"num_iterations": True}, ["num_iterations", True]),
-    ({"beta": "0.1"}, ["beta", "'0.1'"]),
-    ({"beta": None}, ["beta", None]),
-    ({"num_iterations": None}, ["num_iterations", None]),
-    ({"log_completions": "false"}, ["log_completions", "'false'"]),
-    ({"shuffle_dataset": None}, ["shuffle_dataset", None]),
-    ({"learning_rate": None}, ["learning_rate", None]),
-    ({"max_grad_norm": -1.0}, ["max_grad_norm", -1.0]),
-    ({"num_train_epochs": -1}, ["num_train_epochs", -1]),
-    ({"logging_steps": -3}, ["logging_steps", -3, "logging_strategy='no'"]),
-    ({"generation_batch_size": 0}, ["generation_batch_size", 0, 1]),
-    ({"chat_template_kwargs": "{bad"}, ["chat_template_kwargs", "'{bad'"]),
-    ({"generation_kwargs": "x"}, ["generation_kwargs", "'x'"]),
-    ({"scale_rewards": ["group"]}, ["scale_rewards", "['group']", "'group'", "'batch'"]),
-    ({"learning_rate": float("inf")}, ["learning_rate", "inf"]),
-    ({"per_device_train_batch_size": 0}, ["per_device_train_batch_size", 0, 1]),
-    ({"gradient_accumulation_steps": 0}, ["gradient_accumulation_steps", 0, 1]),
-    ({"use_vllm": True}, ["use_vllm", True, "sglang", "rollout_engine"]),
-    ({"loss_aggregation": "mean"}, ["loss_aggregation", "'mean'", "'token'"]),
-    ({"scale_rewards": "yes"}, ["scale_rewards", "'yes'", "'group'", "'batch'"]),
-    ({"overlong_prompts": "keep"}, ["overlong_prompts", "'keep'", "'truncate'", "'drop'"]),
-    ({"thinking_ratio": 1.5}, ["thinking_ratio", 1.5]),
-    ({"system_prompt_ratio": -0.1}, ["system_prompt_ratio", -0.1]),
-    ({"rollout_dtype": "float16"}, ["rollout_dtype", "'float16'", "'float32'", "'bfloat16'"]),
-    ({"torch_engine_path": "quick"}, ["torch_engine_path", "'quick'", "'auto'", "'fast'", "'general'"]),
-    ({"beta": -1.0}, ["beta", -1.0]),
-    ({"num_iterations": 0}, ["num_iterations", 0, 1]),
-    ({"max_completion_length": 0}, ["max_completion_length", 0, 1]),
-    ({"max_prompt_length": 0}, ["max_prompt_length", 0, 1]),
-    ({"remove_unused_columns": True}, ["remove_unused_columns", True]),
-    ({"auto_find_batch_size": True}, ["auto_find_batch_size", "per_device_train_batch_size"]),
-    ({"model_init_kwargs": "bfloat16"}, ["model_init_kwargs", "'bfloat16'"]),
+    ({"sync_ref_model": True, "beta": 0.0}, "beta=0.0"),
+    ({"ref_model_mixup_alpha": 2.0},),
+    ({"ref_model_sync_steps": 0},),
+    ({"generation_kwargs": "[1]"},),
+    ({"generation_kwargs": "x"},),
+    ({"chat_template_kwargs": "{bad"},),
+    ({"model_init_kwargs": "bfloat16"},),
+    ({"max_completion_length": None},),
+    ({"max_completion_length": 2.5},),
+    ({"max_completion_length": 0},),
+    ({"max_prompt_length": 0},),
+    ({"label_smoothing_factor": 0.1}, "0.0"),
+    ({"neftune_noise_alpha": 5.0}, "None"),
+    ({"remove_unused_columns": True}, "False"),
+    ({"auto_find_batch_size": True}, "False", "per_device_train_batch_size"),
+    ({"num_generations": "2"}, "of type str"),
+    ({"num_iterations": True},),
+    ({"num_iterations": None},),
+    ({"num_iterations": 0},),
+    ({"beta": "0.1"}, "of type str"),
+    ({"beta": None},),
+    ({"beta": -1.0},),
+    ({"log_completions": "false"}, "of type str"),
+    ({"shuffle_dataset": None},),
+    ({"learning_rate": None}, "0 switches it off"),
+    ({"learning_rate": float("inf")},),
+    ({"max_grad_norm": -1.0}, "0 switches it off"),
+    ({"num_train_epochs": -1},),
+    ({"logging_steps": -3}, "logging_strategy='no'"),
+    ({"logging_steps": None},),
+    ({"per_device_train_batch_size": 0},),
+    ({"per_device_train_batch_size": None},),
+    ({"gradient_accumulation_steps": 0},),
+    ({"use_vllm": True}, "sglang"),
+    ({"loss_aggregation": "mean"},),
+    ({"scale_rewards": ["group"]},),
+    ({"scale_rewards": "yes"},),
+    ({"overlong_prompts": "keep"}, "'truncate'", "'drop'"),
+    ({"thinking_ratio": 1.5},),
+    ({"system_prompt_ratio": -0.1},),
+    ({"rollout_engine": "vllm"}, "'sglang'", "rollout_engine=MyEngine()"),
+    ({"rollout_dtype": "float16"}, "'float32'", "'bfloat16'", "None"),
+    ({"rollout_correction_cap": 0.5},),
+    ({"server_timeout": 0.0},),
+    ({"sync_every": 0},),
+    ({"torch_engine_path": "quick"}, "'auto'", "'fast'", "'general'"),
+]
+REFUSED_OF_GENERATION_KWARGS = [
+    ({"num_beams": 4},),
+    ({"suppress_tokens": [5]},),
+    ({"top_k": 20},),
+    ({"eos_token_id": "x"},),
+]
+REFUSED_OF_PPO = [
+    ({"loss_aggregation": "local_token"}, "'token'", "'sequence'", "'constant'"),
+    ({"mini_batch_size": 0},),
+    ({"ppo_update_iters": 0},),
+    ({"clip_epsilon": -0.1},),
+    ({"kl_coef": -0.1},),
+    ({"vf_coef": -0.1},),
+    ({"cliprange_value": -0.1},),
+    ({"critic_learning_rate": -0.1},),
+    ({"critic_learning_rate": None},),
+    ({"gamma": 1.1},),
+    ({"lam": -0.1},),
+    ({"early_stop_kl": -0.1},),
+    ({"mini_batch_size": 3}, "per_device_train_batch_size 8", "multiple of 3"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "named"), REFUSED, ids=lambda value: str(value)[:40])
-def test_refused(changes, named, tmp_path):
-    with raises_naming(ValueError, *named):
-        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
+def assert_refused(config_class, folder, settings, changes, *also_named):
+    with pytest.raises(ValueError) as error:
+        config_class(output_dir=str(folder), use_cpu=True, **settings)
+    (setting, value), *_ = changes.items()
+    message = str(error.value)
+    assert setting in message
+    assert repr(value) in message or str(value) in message
+    assert [text for text in also_named if text not in message] == []
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(refused, tmp_path):
+    assert_refused(GRPOConfig, tmp_path, refused[0], *refused)
+
+
+@pytest.mark.parametrize("refused", REFUSED_OF_GENERATION_KWARGS, ids=lambda value: str(value)[:40])
+def test_refused_in_generation_kwargs(refused, tmp_path):
+    assert_refused(GRPOConfig, tmp_path, {"generation_kwargs": refused[0]}, *refused)
+
+
+@pytest.mark.parametrize("refused", REFUSED_OF_PPO, ids=lambda value: str(value)[:40])
+def test_refused_by_ppo(refused, tmp_path):
+    assert_refused(PPOConfig, tmp_path, refused[0], *refused)
+
+
+def test_what_transformers_takes_for_its_own_settings_is_taken(tmp_path):
+    settings = {"logging_steps": 0, "logging_strategy": "no", "eval_steps": None, "weight_decay": 0, "top_k": None}
+    config = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **settings)
+    assert {name: getattr(config, name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("has_accelerator", [False, True])
@@ -200,6 +249,9 @@ def test_rollouts_are_in_the_dtype_of_training_unless_said_otherwise(tmp_path, s
         ("dr_grpo", "constant"),
         ("dapo", "token"),
         ("bnpo", "local_token"),
+        ("luspo", "sequence_sum"),
+        ("sapo", "sequence"),
+        ("vespo", "token"),
     ],
 )
 def test_aggregation_of_a_loss_type(tmp_path, loss_type, aggregation):
@@ -207,6 +259,37 @@ def test_aggregation_of_a_loss_type(tmp_path, loss_type, aggregation):
     assert config.loss_aggregation == aggregation
     # What was resolved once can be given again, as when a config is built from another's values.
     GRPOConfig(output_dir=str(tmp_path), use_cpu=True, loss_type=loss_type, loss_aggregation=aggregation)
+
+
+@pytest.mark.parametrize(
+    "loss_type, level, aggregation, said",
+    [
+        ("luspo", "token", None, "Set 'sequence'"),
+        ("luspo", "sequence", None, None),
+        ("vespo", "sequence", None, "Leave it at 'token'"),
+        ("vespo", "token", None, None),
+        ("dapo", "sequence", None, "loss_type='grpo'"),
+        ("bnpo", "sequence", None, "loss_type='grpo'"),
+        ("dr_grpo", "sequence", None, "loss_type='grpo'"),
+        ("cispo", "sequence", "token", "loss_type='grpo'"),
+        ("cispo", "sequence", None, None),  # it averages over sequences here
+        ("grpo", "sequence", None, None),
+        ("dapo", "token", None, None),
+    ],
+)
+def test_levels_that_a_loss_was_not_meant_for_are_warned_of(
+    loss_type, level, aggregation, said, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("minimind_hf"), "propagate", True)
+    settings = {"loss_type": loss_type, "importance_sampling_level": level, "loss_aggregation": aggregation}
+    with caplog.at_level("WARNING"):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, **settings)
+    if said is None:
+        assert "importance_sampling_level" not in caplog.text
+    else:
+        assert f"importance_sampling_level={level!r}" in caplog.text and said in caplog.text
+        assert repr(loss_type) in caplog.text
 
 
 def test_a_cap_of_cispo_below_1_is_warned_of(tmp_path, caplog, monkeypatch):

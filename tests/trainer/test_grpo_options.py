@@ -8,7 +8,7 @@ import pytest
 import torch
 from naming import raises_naming
 from peft import LoraConfig, get_peft_model
-from tiny import ScriptedEngine, make_policy, make_prompts, make_tokenizer, share_of_a
+from tiny import ScriptedEngine, collected, make_policy, make_prompts, make_tokenizer, share_of_a
 
 from minimind_hf import GRPOTrainer
 from minimind_hf.algorithms import decoupled_advantages
@@ -26,7 +26,7 @@ def logged(trainer, name) -> list[float]:
 
 def test_reference_follows_the_policy(make_trainer):
     trainer = make_trainer(sync_ref_model=True, ref_model_mixup_alpha=0.25, ref_model_sync_steps=2, max_steps=3)
-    start = flat(trainer._reference.model)
+    start = flat(trainer.reference.model)
     after_two = []
 
     class Remember(type(trainer._reference_sync).__mro__[-2]):
@@ -37,7 +37,7 @@ def test_reference_follows_the_policy(make_trainer):
     trainer.callback_handler.callbacks.insert(0, Remember())
     trainer.train()
     expected = 0.25 * after_two[0] + 0.75 * start
-    torch.testing.assert_close(flat(trainer._reference.model), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(flat(trainer.reference.model), expected, atol=1e-6, rtol=0)
     assert (expected - start).abs().max() > 1e-4
 
 
@@ -51,7 +51,7 @@ def test_a_run_with_such_a_reference_resumes_exactly(make_trainer, tmp_path):
     resumed = make_trainer(output_dir=str(tmp_path / "resumed"), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert torch.equal(flat(resumed.model), flat(whole.model))
-    assert torch.equal(flat(resumed._reference.model), flat(whole._reference.model))
+    assert torch.equal(flat(resumed.reference.model), flat(whole.reference.model))
     (tmp_path / "whole" / "checkpoint-2" / "reference.pt").unlink()
     with raises_naming(FileNotFoundError, tmp_path / "whole" / "checkpoint-2" / "reference.pt", "sync_ref_model"):
         make_trainer(output_dir=str(tmp_path / "again"), **settings).train(
@@ -78,7 +78,7 @@ def test_each_reward_is_normalized_first(make_trainer):
     trainer = make_trainer(
         reward=[share_of_a, loud], multi_objective_aggregation="normalize_then_sum", reward_weights=[1.0, 0.5]
     )
-    experience = trainer._collect([trainer.train_dataset[i] for i in range(3)], 4, seed=1, metrics=Metrics())
+    experience = collected(trainer, count=3)
     expected = decoupled_advantages(experience.signals, [1.0, 0.5], 4)
     torch.testing.assert_close(experience.advantages, expected)
     # The quiet reward, though a thousand times smaller, has twice the weight.
@@ -122,13 +122,11 @@ def test_parts_by_tokens_do_not_change_two_sgd_steps(make_trainer, settings):
 
 def test_bnpo_is_the_mean_of_the_means_of_micro_batches(make_trainer):
     trainer = make_trainer(loss_type="bnpo", beta=0.0, per_device_train_batch_size=4, gradient_accumulation_steps=2)
-    experience = trainer._collect([trainer.train_dataset[i] for i in range(2)], 4, seed=1, metrics=Metrics())
-    batches = trainer._micro_batches(experience, Metrics())
-    assert trainer._loss_denominator(batches) == 2
-    loss = sum(trainer._loss(trainer.model, batch, torch.tensor(2), Metrics()) for batch in batches)
-    means = [
-        (-batch["advantages"][:, None] * batch["loss_mask"]).sum() / batch["loss_mask"].sum() for batch in batches
-    ]
+    experience = collected(trainer, count=2)
+    batches = trainer.micro_batches(experience)
+    assert trainer.loss_denominator(batches) == 2
+    loss = sum(trainer.loss(trainer.model, batch, torch.tensor(2), Metrics()) for batch in batches)
+    means = [(-batch.advantages[:, None] * batch.loss_mask).sum() / batch.loss_mask.sum() for batch in batches]
     assert loss.item() == pytest.approx(sum(means).item() / 2, abs=1e-5)
 
 

@@ -112,13 +112,13 @@ def test_thinking_that_is_not_closed(make_trainer, closes):
 
 
 def breaks_at(trainer, step: int) -> None:
-    compute = trainer._loss
+    compute = trainer.loss
 
     def loss(model, batch, *rest):
         value = compute(model, batch, *rest)
         return value * math.nan if trainer.state.global_step == step else value
 
-    trainer._loss = loss
+    trainer.loss = loss
 
 
 def test_a_loss_that_is_nan_stops_before_the_update(make_trainer):

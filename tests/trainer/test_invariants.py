@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from tiny import ScriptedEngine, make_llama, make_policy, make_prompts
+from tiny import ScriptedEngine, collected, make_llama, make_policy, make_prompts
 
 from minimind_hf import GRPOTrainer
 from minimind_hf.algorithms import k3
@@ -52,14 +52,14 @@ def test_rollouts_larger_than_a_step_use_the_same_completions(make_trainer):
     """Four micro-batches a rollout, two a step: two steps from one rollout, as steps of one whole rollout are not."""
     trainer = make_trainer(per_device_train_batch_size=4, gradient_accumulation_steps=2, steps_per_generation=4)
     trainer.train()
-    assert trainer._rollouts_made == 1
-    assert len(trainer._buffer) == 0
+    assert trainer.rollouts_made == 1
+    assert len(trainer.buffer) == 0
 
 
 def test_iterations_pass_over_one_rollout(make_trainer):
     trainer = make_trainer(num_iterations=2, max_steps=4)
     trainer.train()
-    assert trainer._rollouts_made == 2
+    assert trainer.rollouts_made == 2
     first, second = (entry["ratio_mean"] for entry in trainer.state.log_history[:2])
     assert first == pytest.approx(1, abs=1e-5)
     assert abs(second - 1) > 1e-4
@@ -69,9 +69,9 @@ def test_iterations_pass_over_one_rollout(make_trainer):
 def test_before_any_update_the_ratio_is_1(make_trainer, make_model):
     trainer = make_trainer(make_model(), scripted=False, loss_type="grpo", epsilon=1e-4, learning_rate=0.0)
     experience = collect(trainer)
-    for batch in trainer._micro_batches(experience, Metrics()):
-        logps = trainer._scores(trainer.model, batch).logps
-        log_ratio = (logps - batch["old_logps"])[batch["completion_mask"].bool()]
+    for batch in trainer.micro_batches(experience):
+        logps = trainer.token_scores(trainer.model, batch).logps
+        log_ratio = (logps - batch.old_logps)[batch.padded()[3].bool()]
         assert log_ratio.abs().max() < 1e-5
     trainer.train()
     for entry in trainer.state.log_history[:2]:
@@ -80,15 +80,14 @@ def test_before_any_update_the_ratio_is_1(make_trainer, make_model):
 
 
 def collect(trainer, count: int = 3):
-    prompts = [trainer.train_dataset[i] for i in range(count)]
-    return trainer._collect(prompts, trainer.args.num_generations, seed=1, metrics=Metrics())
+    return collected(trainer, count)
 
 
 def gradient(trainer, batches) -> torch.Tensor:
     trainer.model.zero_grad()
-    denominator = trainer._loss_denominator(batches)
+    denominator = trainer.loss_denominator(batches)
     for batch in batches:
-        trainer._loss(trainer.model, batch, denominator, Metrics()).backward()
+        trainer.loss(trainer.model, batch, denominator, Metrics()).backward()
     return torch.cat([parameter.grad.flatten().clone() for parameter in trainer.model.parameters()])
 
 
@@ -97,22 +96,22 @@ def test_equal_rewards_give_no_gradient_but_that_of_the_kl(make_trainer):
         return [0.1] * len(completion_ids)
 
     without_kl = make_trainer(reward=equal, beta=0.0)
-    batches = without_kl._micro_batches(collect(without_kl), Metrics())
+    batches = without_kl.micro_batches(collect(without_kl))
     assert torch.count_nonzero(gradient(without_kl, batches)) == 0
 
     with_kl = make_trainer(reward=equal, beta=0.3)
     with torch.no_grad():
         for parameter in with_kl.model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    batches = with_kl._micro_batches(collect(with_kl), Metrics())
+    batches = with_kl.micro_batches(collect(with_kl))
     found = gradient(with_kl, batches)
     with_kl.model.zero_grad()
     rows = torch.zeros(())
     for batch in batches:
-        logps, mask = with_kl._scores(with_kl.model, batch).logps, batch["loss_mask"]
-        per_token = k3(logps, batch["ref_logps"]) * mask
+        logps, mask = with_kl.token_scores(with_kl.model, batch).logps, batch.loss_mask
+        per_token = k3(logps, batch.ref_logps) * mask
         rows = rows + (per_token.sum(1) / mask.sum(1)).sum()
-    (0.3 * rows / sum(len(batch["loss_mask"]) for batch in batches)).backward()
+    (0.3 * rows / sum(len(batch.loss_mask) for batch in batches)).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in with_kl.model.parameters()])
     assert expected.abs().max() > 1e-4
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
@@ -120,13 +119,13 @@ def test_equal_rewards_give_no_gradient_but_that_of_the_kl(make_trainer):
 
 def test_masked_slots_holding_nan_change_nothing(make_trainer):
     trainer = make_trainer(mask_truncated_completions=True)
-    batches = trainer._micro_batches(collect(trainer), Metrics())
+    batches = trainer.micro_batches(collect(trainer))
     expected = gradient(trainer, batches)
     for batch in batches:
-        masked_out = batch["loss_mask"] == 0
+        masked_out = batch.loss_mask == 0
         assert masked_out.any()
         for name in ("old_logps", "ref_logps"):
-            batch[name] = batch[name].masked_fill(masked_out, float("nan"))
+            setattr(batch, name, getattr(batch, name).masked_fill(masked_out, float("nan")))
     assert torch.equal(gradient(trainer, batches), expected)
 
 
@@ -200,13 +199,13 @@ def test_a_token_budget_does_not_change_two_sgd_steps(make_trainer, budget):
 
 def tokens_of(batch) -> int:
     """Tokens that a pass computes: completions, and each group's prompt once."""
-    first_of_group = torch.cat([torch.tensor([True]), batch["group_ids"].diff() != 0])
-    return int(batch["completion_mask"].sum() + batch["prompt_mask"][first_of_group].sum())
+    prompts = [len(batch.prompt_ids[rows[0]]) for rows in batch.groups()]
+    return sum(prompts) + sum(map(len, batch.completion_ids))
 
 
 def test_the_budget_holds_for_every_pass_and_changes_none(make_trainer, monkeypatch):
     """Reference, correction of the rollout, update and evaluation."""
-    scores = GRPOTrainer._scores
+    scores = GRPOTrainer.token_scores
 
     def run(**changes):
         passes = []
@@ -215,7 +214,7 @@ def test_the_budget_holds_for_every_pass_and_changes_none(make_trainer, monkeypa
             passes.append(tokens_of(batch))
             return scores(self, model, batch, **options)
 
-        monkeypatch.setattr(GRPOTrainer, "_scores", counted)
+        monkeypatch.setattr(GRPOTrainer, "token_scores", counted)
         sizes = {"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16}
         trainer = make_trainer(rollout_correction="truncate", **sizes, **changes)
         trainer.train()
@@ -232,15 +231,14 @@ def test_the_budget_holds_for_every_pass_and_changes_none(make_trainer, monkeypa
 
 def test_parts_keep_to_the_budget_and_hold_every_completion_once(make_trainer):
     trainer = make_trainer(per_device_train_batch_size=24)
-    (batch,) = trainer._micro_batches(collect(trainer, count=6), Metrics())
-    numbered = batch | {"number": torch.arange(24)}
-    parts = split_by_tokens(numbered, 40)
-    assert sorted(torch.cat([part["number"] for part in parts]).tolist()) == list(range(24))
-    assert sum(part["share"].item() for part in parts) == pytest.approx(1)
+    (batch,) = trainer.micro_batches(collect(trainer, count=6))
+    parts = split_by_tokens(batch, 40)
+    assert sorted(row for part in parts for row in part.rows_in_whole) == list(range(24))
+    assert sum(part.share for part in parts) == pytest.approx(1)
     sizes = []
     for part in parts:
         sizes.append(tokens_of(part))
-        assert part["completion_mask"].any(dim=0).all() and part["prompt_mask"].any(dim=0).all()
+        assert part.loss_mask.shape == (len(part), max(map(len, part.completion_ids)))
     assert max(sizes) <= 40
     assert len(parts) <= 2 * sum(sizes) / 40  # no more parts than a fair packing needs
     assert split_by_tokens(batch, None) == [batch]
@@ -248,25 +246,25 @@ def test_parts_keep_to_the_budget_and_hold_every_completion_once(make_trainer):
 
 def test_whole_groups_stay_together_beyond_the_budget(make_trainer):
     trainer = make_trainer(per_device_train_batch_size=24)
-    (batch,) = trainer._micro_batches(collect(trainer, count=6), Metrics())
+    (batch,) = trainer.micro_batches(collect(trainer, count=6))
     parts = split_by_tokens(batch, 1, whole_groups=True)
-    assert [part["group_ids"].tolist() for part in parts] == [[number] * 4 for number in range(6)]
+    assert [part.group_ids for part in parts] == [[number] * 4 for number in range(6)]
     (whole,) = split_by_tokens(batch, 10_000, whole_groups=True)
-    torch.testing.assert_close(whole["completion_ids"], batch["completion_ids"])
+    assert whole.completion_ids == batch.completion_ids
 
 
 def test_a_cpu_computes_group_by_group_unasked_with_the_same_result(make_trainer, monkeypatch):
     def trained_and_passes(tokens):
         monkeypatch.setattr(grpo, "CPU_TOKENS", tokens)
         passes = []
-        scores = GRPOTrainer._scores
+        scores = GRPOTrainer.token_scores
 
         def counted(self, model, batch, **options):
-            passes.append(len(batch["group_ids"]))
+            passes.append(len(batch))
             return scores(self, model, batch, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(GRPOTrainer, "_scores", counted)
+            patch.setattr(GRPOTrainer, "token_scores", counted)
             return trained(make_trainer, per_device_train_batch_size=16, beta=0.0), passes
 
     whole, passes = trained_and_passes(10_000)

@@ -10,7 +10,7 @@ import torch
 from naming import names, raises_naming
 from peft import LoraConfig, PeftModel, get_peft_model
 from ppo_tools import copied, log_of, lora, make_trainer
-from tiny import make_llama, make_policy
+from tiny import collected, make_llama, make_policy
 from transformers import AutoModelForTokenClassification
 
 from minimind_hf import PPOConfig
@@ -53,11 +53,6 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
     return hashed.hexdigest()
 
 
-def collected(trainer):
-    prompts = [trainer.train_dataset[i] for i in range(8)]
-    return trainer._collect(prompts, 1, seed=1, metrics=trainer._metrics)
-
-
 @pytest.mark.parametrize("make_model", [make_policy, make_llama], ids=["minimind", "llama"])
 def test_base_stays_and_adapters_and_head_learn(tmp_path, make_model):
     trainer = make_trainer(tmp_path, make_model(), peft_config=lora(), **TRAINING)
@@ -97,7 +92,7 @@ def test_only_head_and_adapters_are_new_and_the_log_says_so(tmp_path, caplog, mo
 
 def test_no_base_weight_is_held_twice(tmp_path):
     trainer = make_trainer(tmp_path, make_policy(), peft_config=lora())
-    assert trainer._reference._model is None
+    assert trainer.reference._model is None
     trainable = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in trainer.model.parameters())
     assert total - trainable == sum(parameter.numel() for parameter in make_policy().parameters())
@@ -105,7 +100,7 @@ def test_no_base_weight_is_held_twice(tmp_path):
 
 def test_loss_of_a_model_reaches_the_adapter_of_that_model_alone(tmp_path):
     trainer = make_trainer(tmp_path, make_policy(), peft_config=lora())
-    (batch,) = trainer._micro_batches(collected(trainer), trainer._metrics)
+    (batch,) = trainer.micro_batches(collected(trainer, 8))
     model = trainer.model.train()
     policy, critic = model.parameters_by_model()
     assert len(policy) + len(critic) == sum(parameter.requires_grad for parameter in model.parameters())
@@ -129,12 +124,12 @@ def test_recomputing_activations_changes_no_gradient(tmp_path, checkpointing):
     with torch.no_grad():
         for parameter in model.parameters_by_model()[1]:
             parameter.add_(0.1 * torch.randn_like(parameter))
-    (batch,) = trainer._micro_batches(collected(trainer), trainer._metrics)
+    (batch,) = trainer.micro_batches(collected(trainer, 8))
 
     def gradient():
         model.zero_grad()
         output = model(batch, 0.8)
-        mask = batch["loss_mask"].bool()
+        mask = batch.loss_mask.bool()
         (output.scores.logps[mask].sum() + output.values[mask].square().sum()).backward()
         return [parameter.grad.clone() for parameter in model.parameters() if parameter.requires_grad]
 
@@ -180,12 +175,11 @@ def test_adapters_trained_before_start_critic_and_reference(tmp_path):
 def test_reference_is_the_base_although_the_policy_has_moved(tmp_path):
     trainer = make_trainer(tmp_path, make_policy(), peft_config=lora(), **TRAINING)
     trainer.train()
-    experience = collected(trainer)
-    layout = [experience.tokens[n] for n in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")]
+    experience = collected(trainer, 8)
     with torch.no_grad():
-        expected = completion_scores(make_policy(), *layout, trainer.args.temperature).logps
-    mask = experience.tokens["completion_mask"].bool()
-    torch.testing.assert_close(experience.tokens["ref_logps"][mask], expected[mask], atol=1e-5, rtol=0)
+        expected = completion_scores(make_policy(), *experience.tokens.padded(), trainer.args.temperature).logps
+    mask = experience.tokens.padded()[3].bool()
+    torch.testing.assert_close(experience.tokens.ref_logps[mask], expected[mask], atol=1e-5, rtol=0)
 
 
 def test_adapters_of_the_head_are_the_policys_alone(tmp_path):
@@ -221,20 +215,21 @@ def test_saved_critic_is_an_ordinary_adapter_of_a_token_classifier(tmp_path):
     trainer = make_trainer(tmp_path / "run", make_policy(), peft_config=lora(), **TRAINING)
     trainer.train()
     trainer.save_model()
-    expected = collected(trainer).tokens
+    expected = collected(trainer, 8).tokens
 
     classifier = AutoModelForTokenClassification.from_pretrained(base, num_labels=1, classifier_dropout=0.0)
     loaded = PeftModel.from_pretrained(classifier, tmp_path / "run" / "critic").eval()
+    prompt_ids, prompt_mask, completion_ids, completion_mask = expected.padded()
     layout = {
-        "input_ids": torch.cat([expected["prompt_ids"], expected["completion_ids"]], dim=1),
-        "attention_mask": torch.cat([expected["prompt_mask"], expected["completion_mask"]], dim=1),
+        "input_ids": torch.cat([prompt_ids, completion_ids], dim=1),
+        "attention_mask": torch.cat([prompt_mask, completion_mask], dim=1),
     }
     layout["position_ids"] = (layout["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
-    width = expected["completion_ids"].shape[1]
+    width = expected.width
     with torch.no_grad():
         values = loaded(**layout).logits[:, -(width + 1) : -1, 0]
-    mask = expected["completion_mask"].bool()
-    torch.testing.assert_close(values[mask], expected["old_values"][mask], atol=1e-5, rtol=0)
+    mask = completion_mask.bool()
+    torch.testing.assert_close(values[mask], expected.old_values[mask], atol=1e-5, rtol=0)
     assert peft.PeftConfig.from_pretrained(tmp_path / "run" / "critic").task_type == "TOKEN_CLS"
 
 
@@ -250,12 +245,6 @@ def test_a_critic_kept_from_an_earlier_run_goes_on(tmp_path):
             assert torch.equal(by_kind(second)[kind][name], tensor), name
     with raises_naming(ValueError, "critic_model_name_or_path", kept, "MiniMindForCausalLM", "peft_config"):
         make_trainer(tmp_path / "third", make_policy(), critic_model_name_or_path=kept)
-
-
-def test_prompt_adapters_cannot_share_a_base(tmp_path):
-    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with raises_naming(ValueError, "PROMPT_TUNING", "share_critic_base=False"):
-        make_trainer(tmp_path, make_llama(), peft_config=config, kl_coef=0.0)
 
 
 def test_modules_to_save_are_kept_for_each_model(tmp_path):

@@ -6,9 +6,9 @@ import copy
 import pytest
 import torch
 from ppo_tools import log_of, make_trainer
-from tiny import ScriptedEngine, make_llama, make_policy, make_prompts, share_of_a
+from tiny import ScriptedEngine, collected, make_llama, make_policy, make_prompts, share_of_a
 
-from minimind_hf.trainer import ppo
+from minimind_hf import PPOTrainer
 from minimind_hf.trainer.experience.micro_batch import mini_batch_rows
 from minimind_hf.trainer.models.actor_critic import ActorCritic
 
@@ -197,8 +197,8 @@ def test_the_value_of_a_token_is_read_before_it_after_one_final_norm(tmp_path, m
     with torch.no_grad():
         critic.base_model.norm.weight.mul_(3.0)  # a second norm would undo this
     prompts = [trainer.train_dataset[i] for i in range(8)]
-    experience = trainer._collect(prompts, 1, seed=1, metrics=trainer._metrics)
-    found = experience.tokens["old_values"]
+    experience = collected(trainer, prompts=prompts)
+    found = experience.tokens.old_values
     for row, (prompt, rollout) in enumerate(zip(prompts, experience.rollouts, strict=True)):
         with torch.no_grad():
             expected = values_of(critic, prompt["prompt_ids"], rollout.completion_ids)
@@ -221,33 +221,32 @@ def test_a_completion_without_a_reward_does_not_touch_the_others(tmp_path):
         return [None if i % 2 else share for i, share in enumerate(share_of_a(completion_ids))]
 
     trainer = make_trainer(tmp_path, reward=every_other)
-    prompts = [trainer.train_dataset[i] for i in range(8)]
-    experience = trainer._collect(prompts, 1, seed=1, metrics=trainer._metrics)
-    mask = experience.tokens["loss_mask"]
+    experience = collected(trainer, 8)
+    mask = experience.tokens.loss_mask
     assert mask[1::2].sum() == 0 and (mask[0::2].sum(dim=1) > 0).all()
-    valid = experience.tokens["advantages"][mask.bool()]
+    valid = experience.tokens.advantages[mask.bool()]
     assert valid.mean().abs() < 1e-6
     assert valid.var(unbiased=False).item() == pytest.approx(1, abs=1e-4)
-    assert not experience.tokens["advantages"].isnan().any()
+    assert not experience.tokens.advantages.isnan().any()
 
 
 def test_the_token_budget_holds_for_every_pass_and_changes_none(tmp_path, monkeypatch):
     """Values, reference, correction of the rollout, update and evaluation."""
-    forward, score = ActorCritic.forward, ppo.score_completions
+    forward, score = ActorCritic.forward, PPOTrainer.token_scores
 
     def run(name, **changes):
         passes = []
 
         def counted_forward(self, batch, *args, **kwargs):
-            passes.append(int(batch["completion_mask"].sum() + batch["prompt_mask"].sum()))
+            passes.append(sum(map(len, [*batch.prompt_ids, *batch.completion_ids])))
             return forward(self, batch, *args, **kwargs)
 
-        def counted_score(model, batch, *args, **kwargs):
-            passes.append(int(batch["completion_mask"].sum() + batch["prompt_mask"].sum()))
-            return score(model, batch, *args, **kwargs)
+        def counted_score(self, model, batch, *args, **kwargs):
+            passes.append(sum(map(len, [*batch.prompt_ids, *batch.completion_ids])))
+            return score(self, model, batch, *args, **kwargs)
 
         monkeypatch.setattr(ActorCritic, "forward", counted_forward)
-        monkeypatch.setattr(ppo, "score_completions", counted_score)
+        monkeypatch.setattr(PPOTrainer, "token_scores", counted_score)
         trainer = make_trainer(tmp_path / name, rollout_correction="truncate", kl_coef=0.3, **changes)
         trainer.train()
         log = trainer.evaluate(make_prompts(8))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from naming import raises_naming
+from peft import LoraConfig, get_peft_model
 from tiny import make_policy, make_prompts
 
 from minimind_hf.trainer.checkpoints import atomic
@@ -50,6 +51,29 @@ def test_resumed_equals_straight(make_trainer, tmp_path, shape, stop):
         for trainer in (straight, resumed)
     ]
     assert logs[0] == logs[1]
+
+
+def with_dropout():
+    return get_peft_model(make_policy(), LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.4))
+
+
+def rng_states(trainer, step: int) -> bytes:
+    return Path(trainer.args.output_dir, f"checkpoint-{step}", "rng_state.pth").read_bytes()
+
+
+@pytest.mark.parametrize("stop", [2, 3, 5])  # an epoch has 3 steps: within it, at its end, within the next one
+def test_resumed_equals_straight_with_dropout(make_trainer, tmp_path, stop):
+    torch.manual_seed(0)
+    shape = {"save_steps": 1, "max_steps": 7}
+    straight = make_trainer(with_dropout(), **settings(**shape))
+    straight.train()
+    torch.manual_seed(5)
+    resumed = make_trainer(with_dropout(), output_dir=str(tmp_path / "resumed"), **settings(**shape))
+    resumed.train(resume_from_checkpoint=f"{straight.args.output_dir}/checkpoint-{stop}")
+    for name, tensor in straight.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    for step in range(stop + 1, 8):
+        assert rng_states(straight, step) == rng_states(resumed, step), step
 
 
 def test_a_checkpoint_is_whole_when_it_takes_its_place(make_trainer, monkeypatch):

@@ -10,9 +10,10 @@ import torch
 from accelerate.utils import DistributedType
 from naming import assert_names, raises_naming
 from peft import LoraConfig
-from tiny import QUIET, SIZES, make_llama, tiny_trainer
+from tiny import QUIET, SIZES, make_llama, make_prompts, tiny_trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer
+from minimind_hf.trainer.checkpoints.checksums import CHECKSUMS
 from minimind_hf.trainer.checkpoints.resuming import CheckpointError, Needs, check_whole
 
 LORA = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
@@ -20,9 +21,9 @@ SETTINGS = {"save_strategy": "steps", "save_steps": 1, "num_generations": 4, "st
 SETTINGS |= {"optim": "adamw_torch"}
 
 
-def build(folder, model=None, peft_config=None, **changes) -> GRPOTrainer:
+def build(folder, model=None, peft_config=None, prompts=None, **changes) -> GRPOTrainer:
     config = GRPOConfig(output_dir=str(folder), **QUIET | SIZES | SETTINGS | changes)
-    return tiny_trainer(config, model, peft_config=peft_config)
+    return tiny_trainer(config, model, prompts=prompts or 12, peft_config=peft_config)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,56 @@ def test_a_changed_byte_of_the_optimizer_is_found(run, refusing):
         refusing.train(resume_from_checkpoint=str(run / "checkpoint-2"))
 
 
+@pytest.mark.parametrize("name", [*FILES, "config.json", "training_args.bin"])
+@pytest.mark.parametrize("place", [0.05, 0.5, 0.95, -1])
+def test_any_changed_byte_is_found_and_its_file_named(run, refusing, name, place):
+    path = run / "checkpoint-2" / name
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content)) if place > 0 else -1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises((CheckpointError, FileNotFoundError), match=rf"{name} .*Resume from {run / 'checkpoint-1'}"):
+        refusing.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+
+
+def test_a_checkpoint_without_checksums_resumes(run, tmp_path):
+    (run / "checkpoint-2" / CHECKSUMS).unlink()
+    trainer = build(tmp_path / "old", max_steps=3)
+    trainer.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+    assert trainer.state.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "prompts", "named"),
+    [
+        ({}, make_prompts(14), "number of prompts: 12, now 14"),
+        ({}, make_prompts(12, seed=1), "digest of the prompts"),
+        ({"seed": 7}, None, "seed: 42, now 7"),
+        ({"shuffle_dataset": False}, None, "shuffle_dataset: True, now False"),
+        ({"per_device_train_batch_size": 16}, None, "prompts of a rollout, over all processes: 4, now 8"),
+        ({"gradient_accumulation_steps": 2}, None, "optimizer steps of a rollout: 2.0, now 1.0"),
+    ],
+)
+def test_another_order_of_the_prompts_is_said(finished, tmp_path, warnings, changes, prompts, named):
+    trainer = build(tmp_path / "run", max_steps=3, prompts=prompts, **changes)
+    trainer.train(resume_from_checkpoint=str(finished / "checkpoint-2"))
+    (said,) = [text for text in warnings if "another order" in text]
+    assert named in said and trainer.state.global_step == 3
+
+
+def test_the_same_order_is_not_remarked_on(finished, tmp_path, warnings):
+    build(tmp_path / "run", max_steps=3).train(resume_from_checkpoint=str(finished / "checkpoint-2"))
+    assert not [text for text in warnings if "another order" in text or "nothing left" in text]
+
+
+def test_nothing_left_to_train_is_said(finished, tmp_path, warnings):
+    build(tmp_path / "run", max_steps=2).train(resume_from_checkpoint=str(finished / "checkpoint-2"))
+    (said,) = [text for text in warnings if "nothing left to train" in text]
+    assert "of step 2, and this run has 2" in said
+    few = build(tmp_path / "few", max_steps=-1, num_train_epochs=1, prompts=make_prompts(4), num_generations=8)
+    few.train(resume_from_checkpoint=str(finished / "checkpoint-2"))
+    assert [text for text in warnings if "another order" in text]
+
+
 def test_the_newest_whole_checkpoint_is_taken(run, warnings):
     (run / "checkpoint-2" / "scheduler.pt").unlink()
     (run / "checkpoint-7").mkdir()
@@ -208,7 +259,8 @@ def test_settings_may_change_between_rollouts(finished, tmp_path):
 @pytest.fixture
 def warnings(monkeypatch):
     found = []
-    for name in ("transformers.trainer", "minimind_hf.trainer.checkpoints.resuming"):
+    rooms = ("resuming", "data_order")
+    for name in ("transformers.trainer", *(f"minimind_hf.trainer.checkpoints.{room}" for room in rooms)):
         logger = logging.getLogger(name)
         monkeypatch.setattr(logger, "warning", lambda text, *values: found.append(text % values if values else text))
     return found

@@ -14,6 +14,7 @@ from tiny import ScriptedEngine, make_policy, make_prompts
 from transformers import TrainerCallback
 
 from minimind_hf import GRPOConfig, ServerGoneError, TorchEngine
+from minimind_hf.rollout import EngineMismatchError
 from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
 
 DIFFERENCE = "sampling/sampling_logp_difference"
@@ -62,6 +63,35 @@ def test_every_rollout_comes_from_the_newest_weights(make_trainer, double, lora)
     assert max(logged(trainer, "sampling/k3")) < 1e-6
     assert logged(trainer, "sampling/staleness") == [0.0] * 4
     assert [abs(ratio - 1) < 1e-4 for ratio in logged(trainer, "ratio_mean")] == [True] * 4
+
+
+@pytest.mark.parametrize(("correction", "health"), [("none", True), ("truncate", True), ("mask", False)])
+def test_other_weights_under_the_right_name_end_the_run(make_trainer, double, correction, health):
+    """From the second sync on, the server keeps the name and loads something else."""
+
+    def load_others(answer):
+        double.model = make_policy(seed=5, scale=40.0)
+        return answer
+
+    double.next("/update_weights_from_disk", lambda answer: answer(), changes(load_others))
+    trainer = make_trainer(**served(double, rollout_correction=correction, health=health))
+    with pytest.raises(EngineMismatchError, match=r"(?s)step 2: .*max_sampling_k3=1.*rollout_weight_sync"):
+        trainer.train()
+    assert trainer.state.global_step == 1  # the update on them was not made
+    if health:
+        assert trainer.health.messages[-1].rule == "engine_mismatch"
+
+
+def test_the_bound_may_be_raised_and_switched_off(make_trainer, double):
+    for limit, ends in {None: False, 1e6: False, 1e-9: True}.items():
+        double.next("/update_weights_from_disk", lambda answer: answer())
+        trainer = make_trainer(**served(double, max_sampling_k3=limit, sync_every=2, max_steps=2))
+        if ends:
+            with pytest.raises(EngineMismatchError, match="max_sampling_k3=1e-09"):
+                trainer.train()
+        else:
+            trainer.train()
+            assert trainer.state.global_step == 2
 
 
 def test_ppo_too(tmp_path, double):

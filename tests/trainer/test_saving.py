@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves stays whole: when it is not alone in its folder, when a disk is full, when it is ended."""
+"""What a run leaves stays whole: when a disk is full, when it is ended."""
 
 import json
 import os
@@ -14,7 +14,6 @@ from tiny import make_prompts, share_of_a
 from minimind_hf.atomic import whole_file
 from minimind_hf.trainer.checkpoints import saving
 from minimind_hf.trainer.checkpoints.atomic import CheckpointNotSavedError, drop_old_checkpoints
-from minimind_hf.trainer.checkpoints.run_folder import LOCK_FILE, FolderInUseError, only_run_in
 from minimind_hf.trainer.models.weights import NotFiniteError
 
 
@@ -61,35 +60,13 @@ def test_a_save_that_fails_names_its_checkpoint_and_gives_the_room_back(make_tra
             raise error
 
     monkeypatch.setattr(saving.Trainer, "_save_optimizer_and_scheduler", save)
-    monkeypatch.setattr(trainer._samples, "end", lambda: (_ for _ in ()).throw(OSError("full as well")))
+    monkeypatch.setattr(trainer.run_log.samples, "end", lambda: (_ for _ in ()).throw(OSError("full as well")))
     folder = Path(trainer.args.output_dir)
     remedy = f"--resume_from_checkpoint {folder / 'checkpoint-1'}"
     with raises_naming(CheckpointNotSavedError, folder / "checkpoint-2", error, "save_total_limit", remedy):
         trainer.train()
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-1"]
     assert not (folder / "_saving").exists()
-
-
-def test_one_run_at_a_time_in_a_folder(make_trainer):
-    trainer = make_trainer(max_steps=1)
-    folder = trainer.args.output_dir
-    with only_run_in(folder), raises_naming(FolderInUseError, folder, os.getpid(), "output_dir"):
-        trainer.train()
-    Path(folder, LOCK_FILE).write_text("4711\n")  # of a run that was killed
-    trainer.train()
-    make_trainer(max_steps=1).train()
-    assert not Path(folder, LOCK_FILE).exists()
-
-
-def test_a_file_system_without_locks_goes_unguarded(tmp_path, monkeypatch):
-    from minimind_hf.trainer.checkpoints import run_folder
-
-    def flock(*args):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
-    with only_run_in(tmp_path), only_run_in(tmp_path):
-        pass
 
 
 def test_sigterm_leaves_the_record(make_trainer):

@@ -12,6 +12,7 @@ from tiny import make_policy, random_ids
 
 from minimind_hf.trainer.distributed.rollout_weights import RolloutWeights
 from minimind_hf.trainer.distributed.sharding import check_each_node, check_mode, without_copies
+from minimind_hf.trainer.experience.micro_batch import MicroBatch
 from minimind_hf.trainer.experience.parts import split_by_tokens
 
 
@@ -92,15 +93,18 @@ def test_tied_weights_are_saved_once():
 @pytest.mark.parametrize("count", [1, 3, 4, 6])
 def test_a_batch_is_split_into_as_many_parts_as_another_process_needs(count):
     rows = 6
-    mask = (torch.arange(5) < torch.tensor([[5], [1], [3], [2], [4], [5]])).long()
-    batch = {
-        "prompt_mask": torch.ones(rows, 2, dtype=torch.long),
-        "completion_mask": mask,
-        "loss_mask": mask,
-        "group_ids": torch.tensor([0, 0, 0, 1, 1, 1]),
-        "number": torch.arange(rows),
-    }
+    completions = [[7] * length for length in (5, 1, 3, 2, 4, 5)]
+    batch = MicroBatch(
+        prompt_ids=[[1, 2]] * rows,
+        completion_ids=completions,
+        group_ids=[0, 0, 0, 1, 1, 1],
+        device=torch.device("cpu"),
+        rows=list(range(rows)),
+        sampled_at=0,
+        loss_mask=torch.ones(rows, 5, dtype=torch.long),
+        old_logps=torch.zeros(rows, 5),
+    )
     parts = split_by_tokens(batch, 100, at_least=count)
     assert len(parts) == count
-    assert sorted(torch.cat([part["number"] for part in parts]).tolist()) == list(range(rows))
-    assert sum(part["share"].item() for part in parts) == pytest.approx(1)
+    assert sorted(row for part in parts for row in part.rows_in_whole) == list(range(rows))
+    assert sum(part.share for part in parts) == pytest.approx(1)

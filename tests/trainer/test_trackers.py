@@ -57,7 +57,7 @@ def checkpoint_of(folder, step: int):
 
 def test_completions_of_a_run_reach_every_tracker_with_tables(make_trainer, modules):
     trainer = make_trainer(log_completions=True, num_completions_to_print=1)
-    trainer._trackers = Trackers(arguments(trainer.args.output_dir, *modules), [], is_main_process=True)
+    trainer.run_log.trackers = Trackers(arguments(trainer.args.output_dir, *modules), [], is_main_process=True)
     trainer.train()
     for name, logged in modules.items():
         assert len(logged) == 2, name  # two steps

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How weights get to an SGLang server without a disk: the trainer broadcasts them in a process group with it.
 
-The group is one of two parties, the trainer's first process and the server's workers, and has nothing to do with the
-groups that the trainer's own processes talk in. It lives until it fails; then a new one is made.
+The members of the group are the trainer's first process and the server's workers. It is independent of the groups of
+the trainer's own processes. It is kept until it fails; then a new one is made.
 """
 
 import socket
@@ -21,15 +21,15 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from transformers.utils import logging
 
+from ..agreement import rank
 from ..errors import RolloutServerError, ServerGoneError
 from ..exported_weights import exported_weights
 from .client import SGLangServer
-from .peers import rank
 from .sync import WeightSync
 
 logger = logging.get_logger(__name__)
 
-BUCKET_BYTES = 512 * 2**20  # the server holds as much beside its weights
+BUCKET_BYTES = 512 * 2**20  # the server needs this much memory beside its weights
 
 
 @dataclass
@@ -38,9 +38,9 @@ class _Group:
 
     Args:
         server ([`SGLangServer`]): The other party.
-        name (`str`): Its name on both sides.
-        link (`dist.ProcessGroup`): This side of it.
-        store (`dist.TCPStore`): Where both sides met; kept open as long as the group.
+        name (`str`): The name of the group on both sides.
+        link (`dist.ProcessGroup`): This side of the group.
+        store (`dist.TCPStore`): Where both sides meet; open as long as the group.
     """
 
     server: SGLangServer
@@ -50,12 +50,12 @@ class _Group:
 
 
 class DistributedSync(WeightSync):
-    """Broadcasts the weights: by gloo from a CPU, by nccl from a GPU, which must not be the server's own.
+    """Broadcasts the weights: with gloo from a CPU, with nccl from a GPU, which must not be the server's.
 
     Args:
-        timeout (`float`): Seconds that a broadcast may take.
-        keeps_sent (`bool`): Keep a copy of what was sent, in CPU memory, for a server that is restarted after the
-            policy has moved on. Without, it is sent the policy's weights of that moment.
+        timeout (`float`): Seconds that a broadcast can take.
+        keeps_sent (`bool`): Keep a copy of what was sent in CPU memory, for a server that is restarted after the
+            policy has changed. Otherwise it is sent the policy's current weights.
     """
 
     def __init__(self, timeout: float, keeps_sent: bool = True):
@@ -76,10 +76,10 @@ class DistributedSync(WeightSync):
         try:
             self._push(server, tag)
         except RolloutServerError as error:
-            self._leave(server)  # one side has gone on without the other
+            self._leave(server)  # one side has continued without the other
             if not is_old_group or isinstance(error, ServerGoneError):
                 raise
-            # A server that was restarted does not know the group; a new one shows whether it was that.
+            # A restarted server does not know the group. If this was the cause, a new group works.
             self._push(server, tag)
 
     def _push(self, server: SGLangServer, tag: str) -> None:
@@ -104,14 +104,14 @@ class DistributedSync(WeightSync):
 
     @staticmethod
     def _begin(server: SGLangServer) -> None:
-        """Opens a session; one that a failure has left open is closed first."""
+        """Opens a session. A session that a failure left open is closed first."""
         try:
             server.control("/begin_weight_update", {})
         except RolloutServerError as error:
             try:
                 server.control("/end_weight_update", {})
             except RolloutServerError:
-                raise error from None  # there is none to close: that was not why
+                raise error from None  # no session is open, so this was not the cause
             server.control("/begin_weight_update", {})
 
     def _broadcast(self, group: _Group, bucket: dict[str, Tensor], tag: str) -> None:
@@ -127,7 +127,7 @@ class DistributedSync(WeightSync):
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(group.server.control, "/update_weights_from_distributed", request)
             sent = [group.link.broadcast(tensor, 0) for tensor in tensors]
-            answer.result()  # before the broadcasts, which would wait for a server that refused to take part
+            answer.result()  # first, because the broadcasts would wait for a server that refused
         for work in sent:
             work.wait()
 
@@ -158,14 +158,14 @@ class DistributedSync(WeightSync):
                 device_id=device if device.type == "cuda" else None,
             )
         )
-        server.control("/init_weights_update_group", request)  # fails at once, where the own side would wait
+        server.control("/init_weights_update_group", request)  # fails at once, while the own side would wait
         link, _ = own_side.result()
         c10d._world.pg_group_ranks[link] = {number: number for number in range(1 + workers)}
         return _Group(server, name, link, store)
 
     def _leave(self, server: SGLangServer) -> None:
-        """Ends the group on both sides: the server's first, since it closes the connection that a broadcast which it
-        takes no part in waits on."""
+        """Ends the group on both sides, the server's first: this closes the connection on which a broadcast waits if
+        the server does not take part."""
         if server.url not in self._groups:
             return
         group = self._groups.pop(server.url)
@@ -177,7 +177,7 @@ class DistributedSync(WeightSync):
 
 
 class _InBackground:
-    """Work that is left alone, not waited for, when its result is no longer wanted."""
+    """Work in a thread, which is not waited for if its result is no longer needed."""
 
     def __init__(self, work: Callable[[], Any]):
         self._outcome: Future = Future()
@@ -194,7 +194,7 @@ class _InBackground:
 
 
 def buckets(weights: dict[str, Tensor], limit: int) -> Iterator[dict[str, Tensor]]:
-    """Splits tensors, in order, into parts of at most `limit` bytes; a larger tensor makes a part of its own."""
+    """Splits tensors, in order, into parts of at most `limit` bytes. A larger tensor is a part by itself."""
     part, size = {}, 0
     for name, tensor in weights.items():
         if part and size + tensor.nbytes > limit:
@@ -207,9 +207,9 @@ def buckets(weights: dict[str, Tensor], limit: int) -> Iterator[dict[str, Tensor
 
 
 def _own_address(url: str) -> str:
-    """The address of this machine as the server sees it."""
+    """The address of this machine on the way to the server."""
     host = urlsplit(url).hostname
     family, *_, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing; only chooses the way
+        probe.connect(address)  # sends nothing, only chooses the route
         return probe.getsockname()[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of an SGLang server before the first step, so that a run does not start against the wrong one."""
+"""Checks of an SGLang server before the first step, so that a run does not start with the wrong one."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -11,22 +11,22 @@ from transformers.utils import logging
 from ...forward.introspection import unwrap
 from ...forward.logprobs import completion_scores
 from ...models import MiniMindConfig
+from ..agreement import failing_together
 from ..engine import Rollout
 from ..errors import RolloutServerError
 from ..exported_weights import server_architectures
 from .client import SGLangServer
-from .peers import together
 
 logger = logging.get_logger(__name__)
 
-# In nats, mean over tokens. Servers of lower precision are within a few hundredths; other weights are not.
+# In nats, mean over tokens. Servers with lower precision are within a few hundredths; other weights are not.
 PROBE_TOLERANCE = 0.25
-_EXACT = 1e-3  # below, there is nothing to tell apart
+_EXACT = 1e-3  # smaller differences tell nothing
 _PROBED = 4  # completions
 
 
 def how_to_start(model: nn.Module, url: str) -> str:
-    """Tells, as commands, how to serve this model at this URL."""
+    """Returns the commands that serve this model at this URL."""
     config = unwrap(model).config
     folder = config._name_or_path or "MODEL_FOLDER"
     port = urlsplit(url).port or 80
@@ -38,26 +38,26 @@ def how_to_start(model: nn.Module, url: str) -> str:
 
 
 def check_server(server: SGLangServer, model: nn.Module) -> int:
-    """Checks that a server, which is up, serves this architecture in a way that can be trained with.
+    """Checks that a running server serves this architecture in a way that works for training.
 
     Returns:
-        `int`: Tokens that it has room for, prompt and completion together.
+        `int`: Room for a prompt and its completion, in tokens.
 
     Raises:
-        RolloutServerError: If not, with what to change.
+        RolloutServerError: If it does not, with the remedy.
     """
     info = server.get("/model_info")
     served, wanted = set(info.get("architectures") or ()), server_architectures(model)
     if not info.get("is_generation") or not served & wanted:
         raise RolloutServerError(
-            f"{server.url} serves {', '.join(served) or 'another kind of model'} ({info.get('model_path')}), the "
+            f"{server.url} serves {', '.join(served) or 'another kind of model'} ({info.get('model_path')}), but the "
             f"policy is {' or '.join(sorted(wanted))}. {how_to_start(model, server.url)}"
         )
     details = server.get("/server_info")
     if details.get("enable_deterministic_inference"):
         raise RolloutServerError(
-            f"{server.url} was started with --enable-deterministic-inference, with which all completions of a prompt "
-            "are the same. Start it without."
+            f"{server.url} was started with --enable-deterministic-inference, which makes all completions of a prompt "
+            "equal. Start it without this flag."
         )
     _check_vocabulary(server, unwrap(model).config.get_text_config().vocab_size)
     context = server.get("/v1/models")["data"][0]["max_model_len"]
@@ -70,17 +70,17 @@ def check_room(room: int, max_prompt_length: int | None, max_completion_length: 
     if wanted > room:
         raise RolloutServerError(
             f"max_prompt_length ({max_prompt_length}) + max_completion_length ({max_completion_length}) = {wanted} "
-            f"tokens, but the SGLang server has room for {room}. Lower one of them, or start it with a longer "
-            "--context-length and more --max-total-tokens."
+            f"tokens, but the SGLang server has room for {room}. Lower one of them, or start the server with larger "
+            "--context-length and --max-total-tokens."
         )
 
 
 def _check_vocabulary(server: SGLangServer, vocab_size: int) -> None:
-    """Asks by a bias of 0, which a server takes for the ids of its vocabulary only."""
+    """Asks with a bias of 0, which a server accepts only for the ids of its vocabulary."""
     if not _knows_id(server, vocab_size - 1) or _knows_id(server, vocab_size):
         raise RolloutServerError(
             f"{server.url} serves a model with another vocabulary than the policy's {vocab_size} tokens. Serve the "
-            "model that is trained."
+            "model that is being trained."
         )
 
 
@@ -98,32 +98,33 @@ def _knows_id(server: SGLangServer, token_id: int) -> bool:
 def check_logprobs(
     model: nn.Module, prompt_ids: Sequence[Sequence[int]], rollouts: Sequence[Rollout], temperature: float
 ) -> None:
-    """Compares a server's log-probabilities with the model's own, in all processes together.
+    """Compares the log-probabilities of a server with the model's own, in all processes together.
 
     Raises:
-        RolloutServerError: If they are those of the unscaled logits, or not of these weights.
+        RolloutServerError: If they belong to the unscaled logits, or to other weights.
     """
     group_size = len(rollouts) // max(len(prompt_ids), 1)
     rows = range(0, len(rollouts), max(len(rollouts) // _PROBED, 1))[:_PROBED]
     pairs = [(prompt_ids[row // group_size], rollouts[row]) for row in rows]
-    together(lambda: _compare(pairs, _own_logprobs(model, pairs, temperature), _own_logprobs(model, pairs, 1.0)))
+    with failing_together("comparing log-probabilities with the SGLang server's"):
+        _compare(pairs, _own_logprobs(model, pairs, temperature), _own_logprobs(model, pairs, 1.0))
 
 
 def _compare(pairs: list[tuple], scaled: list[list[float]], unscaled: list[list[float]]) -> None:
     if not pairs:
         return
     difference, other = (_mean_difference(pairs, own) for own in (scaled, unscaled))
-    if difference > _EXACT and other < difference / 3:  # nearer by more than chance, however near both are
+    if difference > _EXACT and other < difference / 3:  # closer by more than chance, however close both are
         raise RolloutServerError(
-            f"The SGLang server's log-probabilities are those at temperature 1 (they differ by {other:.2g} nats from "
-            f"the policy's, at the sampling temperature by {difference:.2g}). Start it without "
+            f"The SGLang server returns log-probabilities at temperature 1: they differ by {other:.2g} nats from the "
+            f"policy's at temperature 1, and by {difference:.2g} at the sampling temperature. Start it without "
             "SGLANG_RETURN_ORIGINAL_LOGPROB in its environment."
         )
     if difference > PROBE_TOLERANCE:
         raise RolloutServerError(
-            f"The SGLang server's log-probabilities differ by {difference:.2g} nats on average from the policy's own, "
-            f"right after its weights were sent (at most {PROBE_TOLERANCE} is taken for lower precision). It serves "
-            "another model, or in another way: see its flags, such as quantization or a logit processor."
+            f"The SGLang server's log-probabilities differ from the policy's by {difference:.2g} nats on average, "
+            f"right after the weights were sent (lower precision explains at most {PROBE_TOLERANCE}). It serves "
+            "another model, or serves it in another way: check its flags, such as quantization or a logit processor."
         )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One SGLang server over HTTP: a pool of connections, keys, and what an answer means.
+"""One SGLang server over HTTP: a pool of connections, keys, and the meaning of answers.
 
-A request that may be repeated fails as [`ServerUnavailableError`], one that may not as [`RolloutServerError`]. Keys
-travel in a header and are part of no message.
+A failed request that can be repeated raises [`ServerUnavailableError`], any other [`RolloutServerError`]. Keys are
+sent in a header and never appear in a message.
 """
 
 import time
@@ -23,12 +23,12 @@ _TOO_MANY_REQUESTS = 429
 
 
 class Patience:
-    """How long a server may stay away: pauses that grow, then an error.
+    """How long a server may fail: growing pauses, then an error.
 
     Args:
-        url (`str`): Whose patience it is about.
-        seconds (`float`): From the first failure on.
-        advice (`str`): What to do about it, if that is known.
+        url (`str`): Of the server.
+        seconds (`float`): Limit, counted from the first failure.
+        advice (`str`): What the user can do, if that is known.
     """
 
     def __init__(self, url: str, seconds: float, advice: str = ""):
@@ -36,7 +36,7 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """The server has done something useful: earlier failures no longer count."""
+        """Forgets earlier failures, because the server did something useful."""
         self._since: float | None = None
         self._pause = _FIRST_PAUSE
 
@@ -44,13 +44,13 @@ class Patience:
         """Pauses after a failure.
 
         Raises:
-            ServerGoneError: If the failures have gone on for too long.
+            ServerGoneError: If the server has failed for too long.
         """
         now = time.monotonic()
         if self._since is None:
             self._since = now
             logger.warning(
-                "The SGLang server %s fails (%s). It is waited for, up to %g s. %s",
+                "The SGLang server %s fails (%s). Waiting for it for up to %g s. %s",
                 self.url,
                 reason,
                 self.seconds,
@@ -59,14 +59,14 @@ class Patience:
         left = self._since + self.seconds - now
         if left <= 0:
             raise ServerGoneError(
-                f"The SGLang server {self.url} failed for {self.seconds:g} s (server_timeout). At last: {reason}."
-                + (f" {self.advice}" if self.advice else "")
+                f"The SGLang server {self.url} failed for {self.seconds:g} s (server_timeout). The last error: "
+                f"{reason}." + (f" {self.advice}" if self.advice else "")
             )
         time.sleep(min(self._pause, left))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Does what is safe to repeat, until it succeeds; counts on from earlier failures."""
+        """Repeats work, which must be safe to repeat, until it succeeds. Earlier failures count."""
         while True:
             try:
                 return work()
@@ -79,26 +79,26 @@ class SGLangServer:
 
     Args:
         url (`str`): Such as `http://localhost:30000`.
-        timeout (`float`): Seconds without an answer after which a request is given up.
+        timeout (`float`): Seconds without an answer after which a request fails.
         api_key (`str`, *optional*): The server's `--api-key`.
-        admin_key (`str`, *optional*): Its `--admin-api-key`, which then is the only key for changing weights.
+        admin_key (`str`, *optional*): Its `--admin-api-key`. If set, only this key can change weights.
     """
 
     def __init__(self, url: str, timeout: float, api_key: str | None = None, admin_key: str | None = None):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            shown = f"{parts.scheme}://{parts.hostname}" if parts.hostname else parts.scheme or url  # without keys
             raise ValueError(
-                f"An SGLang server is named by a URL such as http://localhost:30000, got {parts.scheme or url!r}"
-                f"{'://' + parts.hostname if parts.hostname else ''}. Keys do not go into it: set SGLANG_API_KEY and "
-                "SGLANG_ADMIN_API_KEY."
+                f"The URL of an SGLang server must look like http://localhost:30000, got {shown!r}. It must not "
+                "contain keys: set SGLANG_API_KEY and SGLANG_ADMIN_API_KEY."
             )
         self.url, self.timeout = url.rstrip("/"), timeout
         self._api_key, self._admin_key = api_key, admin_key
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout, connect=min(timeout, 10.0), pool=None),
-            # Servers close idle connections after 5 seconds; one that is just being closed must not be used again.
+            # Servers close idle connections after 5 seconds. A connection that is being closed must not be used again.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0),
-            trust_env=False,  # a proxy of the environment is for the world outside, not for a rollout server
+            trust_env=False,  # the environment's proxy is for the internet, not for a rollout server
         )
 
     def __repr__(self) -> str:
@@ -108,14 +108,14 @@ class SGLangServer:
         return self._ask("GET", path, self._api_key)
 
     def generate(self, payload: dict) -> Any:
-        """Returns the items of an answer to `/generate`."""
+        """Returns the answer to a request to `/generate`."""
         return self._ask("POST", "/generate", self._api_key, payload)
 
     def control(self, path: str, payload: dict) -> dict:
         """Posts to an endpoint that changes the server.
 
         Raises:
-            RolloutServerError: If it says that it did not succeed.
+            RolloutServerError: If the server reports a failure.
         """
         answer = self._ask("POST", path, self._admin_key or self._api_key, payload)
         if not isinstance(answer, dict) or answer.get("success") is not True:
@@ -141,7 +141,7 @@ class SGLangServer:
             try:
                 return response.json()
             except ValueError as error:
-                raise RolloutServerError(f"{self.url}{path} answered what is no JSON: {error}.") from error
+                raise RolloutServerError(f"{self.url}{path} returned invalid JSON: {error}.") from error
         said = f"{self.url}{path} answered {status}: {_message(_json_or_text(response))}"
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == _TOO_MANY_REQUESTS:
             raise ServerUnavailableError(said)
@@ -170,7 +170,7 @@ def _json_or_text(response: httpx.Response) -> Any:
 
 
 def _message(answer: Any) -> str:
-    """What an answer of any of the server's shapes says."""
+    """The message in an answer, in any of the formats of a server."""
     if isinstance(answer, dict):
         error = answer.get("error", answer.get("message", answer))
         return str(error.get("message", error) if isinstance(error, dict) else error)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts from SGLang servers that the user runs: never from other weights than it says, never silently fewer.
+"""Rollouts from SGLang servers that the user runs: never from other weights than were sent, never silently fewer.
 
-Each process asks for its own prompts, one request a prompt, spread over the servers. The first process sends the
-weights, to all servers. In between, all processes say what happened to them: a server that failed is waited for, given
-the weights again if it lost them, and asked for what is missing; whatever else fails ends all processes with it.
+Each process asks for its own prompts, one request per prompt, spread over the servers. The first process sends the
+weights to all servers. After each round the processes tell each other what happened. They wait for a server that
+failed, send it the weights again if it lost them, and ask again for what is missing. Any other error ends them all.
 """
 
 import os
@@ -17,31 +17,31 @@ from torch import nn
 from transformers.utils import logging
 
 from ...forward.introspection import unwrap
+from ..agreement import failing_together, gather, on_main, rank
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..errors import RolloutServerError, ServerUnavailableError
 from .broadcast import DistributedSync
 from .checks import check_logprobs, check_room, check_server, how_to_start
 from .client import Patience, SGLangServer
-from .peers import gather, on_main, rank, together
 from .protocol import Expected, OtherWeightsError, PromptRequest, check_prompts, make_payload, read_answers
 from .sync import DiskSync, WeightSync
 
 logger = logging.get_logger(__name__)
 
 WEIGHT_SYNCS = ("disk", "distributed")
-_TAG = "minimind-hf"  # begins the names of weights that trainers have sent
+_TAG = "minimind-hf"  # the names of weights that trainers send begin with it
 _CONCURRENT = 64  # requests to a server at a time, by each process
 
 
 @dataclass
 class _Round:
-    """What became of one round of requests.
+    """The outcome of one round of requests.
 
     Args:
         is_incomplete (`bool`): Whether completions are still missing.
-        progressed (`bool`): Whether any came.
-        failures (`dict[int, str]`): Why completions of a server are still missing, by its number.
-        strangers (`dict[int, str]`): Names of other weights that a server answered with.
+        progressed (`bool`): Whether any completions came.
+        failures (`dict[int, str]`): Why completions of a server are still missing, by the number of the server.
+        strangers (`dict[int, str]`): Names of other weights with which a server answered.
     """
 
     is_incomplete: bool = False
@@ -61,15 +61,15 @@ class SGLangEngine(RolloutEngine):
 
     Args:
         base_urls (`str` or `Sequence[str]`): The servers, such as `http://localhost:30000`.
-        weight_sync (`str`): `"disk"` writes the weights to a folder that the servers can see; `"distributed"`
+        weight_sync (`str`): `"disk"` writes the weights to a folder that the servers can read; `"distributed"`
             broadcasts them in a process group with each server.
-        sync_folder (`str` or `Path`): Where `"disk"` writes, for example below `/dev/shm`. It belongs to one run.
-        server_timeout (`float`): Seconds that a server may fail, or take for one answer, before the run ends.
+        sync_folder (`str` or `Path`): The folder for `"disk"`, for example in `/dev/shm`. It belongs to one run.
+        server_timeout (`float`): Seconds for which a server may fail or not answer before the run ends.
         api_key (`str`, *optional*): The servers' `--api-key`. Unset: the environment's `SGLANG_API_KEY`.
         admin_key (`str`, *optional*): Their `--admin-api-key`. Unset: the environment's `SGLANG_ADMIN_API_KEY`.
-        keeps_sent (`bool`): Whether `"distributed"` keeps a copy of what it sent, in CPU memory, so that a server that
-            is restarted gets the same weights again, however far the model has moved on. Turn it off to save that
-            memory where `sync_weights` is called whenever the model has changed.
+        keeps_sent (`bool`): Whether `"distributed"` keeps a copy of what it sent in CPU memory, so that a restarted
+            server gets the same weights again, even if the model has changed since. Turn it off to save that memory
+            if `sync_weights` is called after every change of the model.
     """
 
     def __init__(
@@ -107,10 +107,13 @@ class SGLangEngine(RolloutEngine):
         """Waits for the servers and checks that they serve this architecture with room for these lengths.
 
         Raises:
-            ServerGoneError: If one is not up within `server_timeout`, with the command that starts it.
-            RolloutServerError: If one serves something else.
+            ServerGoneError: If a server is not up within `server_timeout`, with the command that starts it.
+            RolloutServerError: If a server serves something else.
         """
-        self._room = on_main(lambda: min(self._check(server, model) for server in self.servers))
+        checked = on_main(
+            "checking the SGLang servers", lambda: [self._check(server, model) for server in self.servers]
+        )
+        self._room = min(checked)
         check_room(self._room, max_prompt_length, max_completion_length)
 
     def _check(self, server: SGLangServer, model: nn.Module) -> int:
@@ -124,15 +127,17 @@ class SGLangEngine(RolloutEngine):
         if self._room is None:
             self.check_ready(model, None, 1)
         if self._run is None:
-            self._run = on_main(lambda: uuid.uuid4().hex[:8])
+            self._run = on_main("naming the run", lambda: uuid.uuid4().hex[:8])
         self._syncs += 1
         self._tag, self._version, self._model = f"{_TAG}-{self._run}-{self._syncs}", version, model
         self._send(range(len(self.servers)))
 
     def _send(self, numbers: Sequence[int]) -> None:
-        """Gives servers the weights of the last sync, not those of now."""
-        together(lambda: self._sync.take(self._model, self._tag))
-        on_main(lambda: self._push_all([self.servers[number] for number in numbers]))
+        """Sends servers the weights of the last sync, not the current ones."""
+        with failing_together("exporting the weights"):
+            self._sync.take(self._model, self._tag)
+        servers = [self.servers[number] for number in numbers]
+        on_main("sending the weights to the SGLang servers", lambda: self._push_all(servers))
         self._sync.done(self._tag)
 
     def _push_all(self, servers: list[SGLangServer]) -> None:
@@ -148,13 +153,13 @@ class SGLangEngine(RolloutEngine):
         if served.startswith(_TAG) and served != self._tag:
             raise RolloutServerError(self._foreign_weights(server, served))
         if served != self._tag:
-            raise ServerUnavailableError(f"it took the weights {self._tag} and then serves {served!r}")
+            raise ServerUnavailableError(f"it was sent the weights {self._tag} but serves {served!r}")
 
     def _foreign_weights(self, server: SGLangServer, found: str) -> str:
         return (
-            f"The SGLang server {server.url} was sent the weights {self._tag} and serves {found}. Is another run "
-            "using it, or are several servers behind this address? Each server must be named by itself, and serve "
-            "one run at a time."
+            f"The SGLang server {server.url} was sent the weights {self._tag} but serves {found}. Is another run "
+            "using it, or are several servers behind this address? Give the address of each server, and use a server "
+            "for one run at a time."
         )
 
     # Completions
@@ -162,8 +167,9 @@ class SGLangEngine(RolloutEngine):
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
     ) -> list[Rollout]:
-        together(lambda: self._check_request(prompt_ids, sampling))
-        offset = rank()  # the processes begin with different servers
+        with failing_together("checking the prompts"):
+            self._check_request(prompt_ids, sampling)
+        offset = rank()  # processes begin with different servers
         requests = [
             PromptRequest(list(ids), num_generations, (number + offset) % len(self.servers))
             for number, ids in enumerate(prompt_ids)
@@ -182,17 +188,18 @@ class SGLangEngine(RolloutEngine):
             raise RuntimeError("SGLangEngine has no weights yet: call sync_weights(model, version) first.")
         if sampling.greedy and sampling.temperature != 1.0:
             raise ValueError(
-                f"An SGLang server gives the log-probabilities of greedy tokens at temperature 1 only, not at "
-                f"{sampling.temperature}. Set the temperature to 1, or draw with a low one instead."
+                f"An SGLang server returns the log-probabilities of greedy tokens only at temperature 1, not at "
+                f"temperature={sampling.temperature}. Set it to 1, or sample with a low temperature instead."
             )
         vocab_size = unwrap(self._model).config.get_text_config().vocab_size
         check_prompts(prompt_ids, vocab_size, self._room - sampling.max_completion_length)
 
     def _ask_for_missing(self, requests: list[PromptRequest], sampling: SamplingParams) -> _Round:
-        """Returns what happened in all processes."""
+        """Asks for the missing completions and returns what happened in all processes."""
         expected = Expected(self._tag, self._version, sampling.eos_token_ids)
         missing = [request for request in requests if request.missing]
-        own = together(lambda: self._ask(missing, sampling, expected))
+        with failing_together("asking the SGLang servers"):
+            own = self._ask(missing, sampling, expected)
         rounds = gather(own)
         for other in rounds[1:]:
             rounds[0].join(other)
@@ -218,7 +225,7 @@ class SGLangEngine(RolloutEngine):
     def _ask_one(self, request: PromptRequest, sampling: SamplingParams, expected: Expected, outcome: _Round) -> None:
         server = self.servers[request.server]
         if request.server in outcome.failures or request.server in outcome.strangers:
-            return  # it is down for the others as well; asked again once it is back
+            return  # it fails for other prompts as well; it is asked again when it is back
         try:
             answers = server.generate(make_payload(request, sampling))
             aborted = read_answers(answers, request, expected, server.url)
@@ -233,8 +240,8 @@ class SGLangEngine(RolloutEngine):
     # Servers that failed
 
     def _mend(self, outcome: _Round, patience: dict[int, Patience]) -> None:
-        """Waits for the servers of which completions are missing, and gives weights to those that lost them."""
-        lost = on_main(lambda: self._wait_for(outcome, patience))
+        """Waits for the servers whose completions are missing, and sends weights to those that lost them."""
+        lost = on_main("waiting for the SGLang servers", lambda: self._wait_for(outcome, patience))
         if lost:
             self._send(lost)
 
@@ -258,7 +265,8 @@ class SGLangEngine(RolloutEngine):
         if served.startswith(_TAG):
             raise RolloutServerError(self._foreign_weights(server, answered_with or served))
         logger.warning(
-            "The SGLang server %s serves the weights %r: it was restarted. It is sent those of this rollout again.",
+            "The SGLang server %s serves the weights %r, so it was restarted. The weights of this rollout are sent "
+            "again.",
             server.url,
             served,
         )
@@ -271,6 +279,6 @@ class SGLangEngine(RolloutEngine):
 
 
 def _served_weights(server: SGLangServer) -> str:
-    """Returns the name of the weights that a server, which must be up, serves."""
+    """Returns the name of the weights that a server serves; the server must be up."""
     server.check_health()
     return server.weight_version()

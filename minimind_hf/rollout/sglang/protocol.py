@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent to `/generate`, and what of the answers may be trained on."""
+"""Requests to `/generate`, and which of the answers can be trained on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ..errors import RolloutServerError
 
 
 class OtherWeightsError(RolloutServerError):
-    """Completions came from other weights than those that were sent last."""
+    """Completions came from other weights than those sent last."""
 
 
 @dataclass
@@ -19,9 +19,9 @@ class PromptRequest:
 
     Args:
         prompt_ids (`list[int]`): Its tokens.
-        wanted (`int`): Completions to draw.
+        wanted (`int`): Number of completions to draw.
         server (`int`): Number of the server that draws them.
-        rollouts (`list[Rollout]`): Those there are so far. A request that fails midway adds none of its own.
+        rollouts (`list[Rollout]`): The completions so far. A request that fails midway adds none.
     """
 
     prompt_ids: list[int]
@@ -37,8 +37,8 @@ class PromptRequest:
 def make_payload(request: PromptRequest, sampling: SamplingParams) -> dict:
     """Asks for the completions that are still missing.
 
-    Whatever could change the distribution is set, so that neither the model's generation config nor the server's
-    preferences do.
+    Everything that can change the distribution is set, so that neither the model's generation config nor the server's
+    defaults do.
     """
     return {
         "input_ids": [request.prompt_ids],
@@ -62,12 +62,12 @@ def make_payload(request: PromptRequest, sampling: SamplingParams) -> dict:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the answers of a rollout must agree with.
+    """What the answers of a rollout must match.
 
     Args:
-        tag (`str`): The server's name for the weights that were sent last.
+        tag (`str`): The server's name for the weights sent last.
         version (`int`): The trainer's name for them.
-        eos_token_ids (`tuple[int, ...]`): What may end a completion.
+        eos_token_ids (`tuple[int, ...]`): The tokens that can end a completion.
     """
 
     tag: str
@@ -79,15 +79,15 @@ def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: 
     """Adds the completions of an answer to its request.
 
     Returns:
-        `str`, *optional*: Why some were aborted; the request still misses them.
+        `str`, *optional*: Why some completions were aborted. They are still missing from the request.
 
     Raises:
-        OtherWeightsError: If a completion does not come, from its first to its last token, from the expected weights.
-        RolloutServerError: If an answer is not what the protocol says.
+        OtherWeightsError: If any token of a completion does not come from the expected weights.
+        RolloutServerError: If an answer does not follow the protocol.
     """
     if not isinstance(answers, list) or len(answers) != request.missing:
         found = f"{len(answers)} completions" if isinstance(answers, list) else type(answers).__name__
-        raise RolloutServerError(f"{url}/generate answered {found}, asked for a list of {request.missing}.")
+        raise RolloutServerError(f"{url}/generate returned {found}, expected a list of {request.missing}.")
     aborted, rollouts = None, []
     for answer in answers:
         try:
@@ -98,11 +98,11 @@ def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: 
             rollouts.append(_rollout(answer, reason, expected))
         except (KeyError, TypeError, IndexError) as error:
             raise RolloutServerError(
-                f"{url}/generate answered a completion of another shape: {type(error).__name__}: {error}. Is it an "
-                "SGLang server of version 0.5 or later?"
+                f"{url}/generate returned a completion in an unknown format: {type(error).__name__}: {error}. Is it "
+                "an SGLang server of version 0.5 or later?"
             ) from error
         except ValueError as error:
-            raise RolloutServerError(f"{url}/generate answered {error}.") from error
+            raise RolloutServerError(f"{url}/generate returned {error}.") from error
     request.rollouts += rollouts
     return aborted
 
@@ -114,11 +114,11 @@ def _rollout(answer: dict, reason: dict, expected: Expected) -> Rollout:
         raise OtherWeightsError(", ".join(sorted(map(str, versions - {expected.tag}))))
     scored = meta["output_token_logprobs"]
     if [entry[1] for entry in scored] != ids:
-        raise ValueError(f"{len(scored)} log-probabilities that do not belong to its {len(ids)} tokens")
+        raise ValueError(f"{len(scored)} log-probabilities that do not match its {len(ids)} tokens")
     is_ended = bool(ids) and ids[-1] in expected.eos_token_ids
     if reason["type"] == "stop" and not is_ended:
         raise ValueError(
-            f"a completion that stopped at {reason.get('matched')!r}, which is none of the policy's EOS tokens "
+            f"a completion that stopped at {reason.get('matched')!r}, which is not one of the policy's EOS tokens "
             f"{expected.eos_token_ids}; serve the policy's own tokenizer and generation config, without stop strings"
         )
     return Rollout(
@@ -130,22 +130,23 @@ def _rollout(answer: dict, reason: dict, expected: Expected) -> Rollout:
 
 
 def check_prompts(prompt_ids: Sequence[Sequence[int]], vocab_size: int, longest_prompt: int) -> None:
-    """Refuses what would kill the server or be refused by it.
+    """Refuses prompts that would kill the server or that it would refuse.
 
     Raises:
         ValueError: With the number of the prompt.
     """
     for number, ids in enumerate(prompt_ids):
         if len(ids) == 0:
-            raise ValueError(f"Prompt {number} has no tokens, so nothing can follow them.")
+            raise ValueError(f"Prompt {number} has no tokens. Remove the prompt or give it text.")
         if min(ids) < 0 or max(ids) >= vocab_size:
             raise ValueError(
-                f"Prompt {number} has token ids from {min(ids)} to {max(ids)}, the model a vocabulary of "
-                f"{vocab_size}. It was not sent, since such an id ends an SGLang server. Use the model's tokenizer."
+                f"Prompt {number} has token ids from {min(ids)} to {max(ids)}, but the model's vocabulary has "
+                f"{vocab_size} tokens. It was not sent, because such an id ends an SGLang server. Use the model's "
+                "tokenizer."
             )
         if len(ids) > longest_prompt:
             raise ValueError(
-                f"Prompt {number} has {len(ids)} tokens; the SGLang server has room for prompts of {longest_prompt} "
-                "before completions of max_completion_length. Set max_prompt_length, or start the server with a "
-                "longer --context-length."
+                f"Prompt {number} has {len(ids)} tokens, but the SGLang server has room for prompts of "
+                f"{longest_prompt} before completions of max_completion_length. Set max_prompt_length, or start the "
+                "server with a longer --context-length."
             )

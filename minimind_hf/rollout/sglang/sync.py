@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How weights get to an SGLang server by way of a folder that both can see."""
+"""How weights get to an SGLang server: the contract, and the way through a folder that both can read."""
 
 import os
 import shutil
@@ -9,33 +9,33 @@ from pathlib import Path
 
 from torch import nn
 
+from ..agreement import rank
 from ..exported_weights import exported_config, exported_weights, write_weights
 from .client import SGLangServer
-from .peers import rank
 
 _PREFIX = "weights-"
 
 
 class WeightSync(ABC):
-    """Brings the policy's weights, which are whole in every process, to servers. The first process does the work."""
+    """Sends the policy's weights, which are whole in every process, to servers. The first process does the work."""
 
-    pushes_at_once = False  # whether several servers may be pushed to at the same time
+    pushes_at_once = False  # whether weights can be pushed to several servers at the same time
 
     @abstractmethod
     def take(self, model: nn.Module, tag: str) -> None:
-        """Makes these weights ready to be pushed under the name `tag`."""
+        """Prepares these weights for pushes under the name `tag`."""
 
     @abstractmethod
     def push(self, server: SGLangServer, tag: str) -> None:
-        """Makes the server draw from the weights that were taken as `tag`; safe to repeat.
+        """Makes the server use the weights that were taken as `tag`. Safe to repeat.
 
         Raises:
-            RolloutServerError: If the server does not take them.
+            RolloutServerError: If the server does not accept them.
         """
 
     @abstractmethod
     def done(self, tag: str) -> None:
-        """All servers have these weights: lets go of what is no longer needed."""
+        """Releases what is no longer needed, because all servers have these weights."""
 
     @abstractmethod
     def close(self) -> None:
@@ -43,12 +43,12 @@ class WeightSync(ABC):
 
 
 class DiskSync(WeightSync):
-    """A folder per sync, written beside its name and then given it. Only the last one is kept: a server that was
-    restarted is sent it again.
+    """Writes a folder per sync, which gets its name when it is complete. The last one is kept for servers that are
+    restarted.
 
     Args:
-        folder (`str` or `Path`): Where to write; the servers see it under the same path. It belongs to one run at a
-            time: what an earlier one left there is removed.
+        folder (`str` or `Path`): Where to write. The servers read it under the same path. It belongs to one run at a
+            time: what an earlier run left there is removed.
     """
 
     pushes_at_once = True
@@ -60,7 +60,7 @@ class DiskSync(WeightSync):
 
     def take(self, model: nn.Module, tag: str) -> None:
         if self._taken == tag:
-            return  # for a server that was restarted
+            return  # a restarted server is sent the same folder
         if rank() == 0:
             self._write(model, tag)
         self._taken = tag

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The general decoder: any causal LM of transformers, through its key/value cache."""
+"""The general decoder: any causal LM of transformers, with its key/value cache."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -13,13 +13,13 @@ from .scheduler import Decoder
 
 
 class CacheDecoder(Decoder):
-    """Decodes by the model's own forward.
+    """Decodes with the model's own forward.
 
-    A prompt is prefilled once and its cache copied to the rows of its group. Prompts of unequal length are padded on
-    the left.
+    A prompt is prefilled once, and its cache is copied to the rows of its group. Prompts of different lengths are
+    padded on the left.
 
     Args:
-        autocast_dtype (`torch.dtype`, *optional*): Compute under autocast in this dtype.
+        autocast_dtype (`torch.dtype`, *optional*): Compute under autocast with this dtype.
     """
 
     can_refill = False
@@ -37,7 +37,7 @@ class CacheDecoder(Decoder):
         self.num_groups += len(prompt_ids)
         self.cache = DynamicCache(config=unwrap(self.model).config)
         longest = max(len(ids) for ids in prompt_ids)
-        # The id in padded slots is never attended to; 0 is in every vocabulary.
+        # The ids of padding are never attended to; 0 is in every vocabulary.
         padded = [[0] * (longest - len(ids)) + list(ids) for ids in prompt_ids]
         mask = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompt_ids]
         self.mask = torch.tensor(mask, device=self.device)
@@ -51,7 +51,7 @@ class CacheDecoder(Decoder):
 
     def reorder(self, rows: Sequence[int]) -> None:
         if len(rows) == 0:
-            return  # the next prefill starts a cache of its own
+            return  # the next prefill starts a new cache
         rows = torch.tensor(rows, device=self.device)
         self.cache.batch_select_indices(rows)
         self.mask = self.mask[rows]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The in-process engine: any causal LM of transformers, decoded with the trainer's own weights.
 
-Models that it knows (see `fast_support`) are decoded on packed copies of their weights, by as few operations as can
-be; all others through their own forward and cache. Either way a prompt is computed once for its whole group, rows
-leave the batch when they end, and log-probabilities are taken while sampling. Sampling draws from a generator of its
-own, so that rollouts neither depend on nor disturb the global random state.
+Known models (see `fast_support`) are decoded on packed copies of their weights with as few operations as possible, all
+others with their own forward and cache. In both cases a prompt is computed once for its whole group, rows leave the
+batch when they end, and log-probabilities are taken while sampling. Sampling has its own generator, so rollouts
+neither depend on nor change the global random state.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
+from ...forward.introspection import refuse_learned_prompts
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from .cache_decoder import CacheDecoder
 from .fast_decoder import FastDecoder
@@ -25,30 +26,32 @@ logger = logging.get_logger(__name__)
 
 PATHS = ("auto", "fast", "general", "graph")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Tokens between two looks at what a GPU has drawn; on a CPU looking is free.
+# Tokens between two looks at what a GPU has drawn. On a CPU looking costs nothing.
 GPU_SYNC_EVERY = 8
 
 
 class TorchEngine(RolloutEngine):
     """Decodes in the process of the trainer.
 
-    Weights are packed at the start of each `generate` and let go at its end, so that the copy is never stale and costs
-    no memory while training.
+    Weights are packed at the start of each `generate` and released at its end, so that the copy is never outdated and
+    costs no memory during training.
 
     Args:
-        max_batch_rows (`int`): Completions decoded at a time. The fast path fills the place of one that ends with the
-            next; the general path starts the next groups when all have ended.
-        dtype (`str`, *optional*): `"float32"` or `"bfloat16"` to decode in; unset, the model's own.
-        path (`str`): `"auto"` takes the fast path on a CPU for models that it knows, `"general"` never, `"fast"`
-            always (an error for other models). `"graph"` is the general path with steps of unchanging shape, captured
-            as CUDA graphs on a GPU. On other devices than a CPU `"fast"` and `"graph"` are unverified.
+        max_batch_rows (`int`): Completions decoded at a time. The fast path replaces one that ends with the next; the
+            general path starts the next groups when all have ended.
+        dtype (`str`, *optional*): Decode in `"float32"` or `"bfloat16"`. Unset: the dtype of the model.
+        path (`str`): `"auto"` takes the fast path on a CPU for known models, `"general"` never, `"fast"` always (an
+            error for other models). `"graph"` is the general path with steps of constant shape, captured as CUDA
+            graphs on a GPU. On other devices than a CPU `"fast"` and `"graph"` are unverified.
     """
+
+    weights_are_shared = True
 
     def __init__(self, max_batch_rows: int = 256, dtype: str | None = None, path: str = "auto"):
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows must be at least 1, got {max_batch_rows}.")
         if dtype is not None and dtype not in DTYPES:
-            raise ValueError(f"dtype must be unset or one of {', '.join(DTYPES)}, got {dtype!r}.")
+            raise ValueError(f"dtype must be None or one of {', '.join(DTYPES)}, got {dtype!r}.")
         if path not in PATHS:
             raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}.")
         self.max_batch_rows = max_batch_rows
@@ -58,6 +61,7 @@ class TorchEngine(RolloutEngine):
         self.weights_version = 0
 
     def sync_weights(self, model: nn.Module, version: int) -> None:
+        refuse_learned_prompts(model)
         self.model = model
         self.weights_version = version
 
@@ -93,13 +97,13 @@ class TorchEngine(RolloutEngine):
         reason = why_not_fast(self.model)
         if self.path == "fast":
             if reason:
-                raise ValueError(f"The fast rollout path does not fit this model: {reason}. Use path 'auto'.")
+                raise ValueError(f"path='fast' does not work for this model: {reason}. Use path='auto'.")
             return True
         device = next(self.model.parameters()).device
         if reason is None and device.type != "cpu":
             reason = f"it is on {device.type}, where the fast path is unverified"
         if reason:
-            logger.info_once(f"Rollouts take the model's own forward, token by token: {reason}.")
+            logger.info_once(f"Rollouts use the model's own forward, token by token: {reason}.")
         return reason is None
 
     def _fast_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
@@ -114,18 +118,18 @@ class TorchEngine(RolloutEngine):
 
     def _general_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
         own = next(self.model.parameters()).dtype
-        # accelerate's mixed precision wraps the forward of the model.
+        # accelerate's mixed precision wraps the model's forward.
         autocast = hasattr(self.model, "_original_forward")
         if self.dtype == torch.float32 and (own != torch.float32 or autocast):
             computes_in = "under autocast" if autocast else f"in {own}"
             raise ValueError(
-                f"The model computes {computes_in}; rollouts in float32 need the fast path, which this model does not "
-                "take. Leave the rollout dtype unset."
+                f"The rollout dtype is float32, but the model computes {computes_in}. This needs the fast path, which "
+                "this model does not take. Leave the rollout dtype unset."
             )
         dtype = None if self.dtype in (None, own) else self.dtype
         if self.path != "graph":
             return CacheDecoder(self.model, dtype)
         if reason := why_not_static(self.model, sampling.max_completion_length):
-            raise ValueError(f"The graph rollout path does not fit this model: {reason}. Use path 'auto'.")
+            raise ValueError(f"path='graph' does not work for this model: {reason}. Use path='auto'.")
         captures = next(self.model.parameters()).device.type == "cuda"
         return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of a decode step: the new token of each row to the prompt of its group and to the row's own tokens.
+"""Attention of a decode step: from the new token of each row to the prompt of its group and to the row's own tokens.
 
-The prompt of a group is read where it lies, with the queries of all its rows at once; nothing of it is copied to the
-rows. A step has few numbers and many operations, so that starting them is what costs: whatever can be is laid out
+The prompt of a group is read in place, with the queries of all its rows at once; it is not copied to the rows. A step
+has few numbers and many operations, so starting operations is what costs. As much as possible is therefore laid out
 once for all layers and steps, and memory is written in place.
 """
 
@@ -14,12 +14,12 @@ from .key_values import KeyValues
 
 
 class Heads:
-    """The heads of some tokens in one layer: normed, turned by RoPE, in float32; the next layer writes over them.
+    """The heads of some tokens in one layer: normalized, rotated by RoPE, in float32. The next layer overwrites them.
 
     Attributes:
         queries (`Tensor` of shape `(tokens, kv_heads, query heads per kv head, head_dim)`)
         keys (`Tensor` of shape `(tokens, kv_heads, head_dim)`)
-        turns (`Tensor` of shape `(tokens, 1, head_dim / 2)`): RoPE of the tokens' positions as complex numbers.
+        turns (`Tensor` of shape `(tokens, 1, head_dim / 2)`): RoPE at the tokens' positions, as complex numbers.
     """
 
     def __init__(self, weights: FastWeights, tokens: int):
@@ -32,7 +32,7 @@ class Heads:
         self.turns: Tensor | None = None
 
     def take(self, layer: Layer, projected: Tensor) -> Tensor:
-        """Takes what [`Layer.qkv`] gave; returns the values, `(tokens, kv_heads, head_dim)`."""
+        """Takes the output of [`Layer.qkv`] and returns the values, of shape `(tokens, kv_heads, head_dim)`."""
         heads = projected.float().view(len(projected), -1, self.head_dim)
         turned, values = heads.split((self.num_turned, self.num_values), dim=1)
         if layer.head_norm is None:
@@ -44,14 +44,14 @@ class Heads:
 
 
 class Grid:
-    """From the order of rows to that of groups and back, for what each query head has of some width.
+    """Maps a vector per query head from the order of rows to the order of groups and back.
 
-    Rows of a group take neighbouring cells of a grid of groups x most rows of a group. Where the grid is full and in
-    the order of the rows (most of the time), there is nothing to look up.
+    Rows of a group have neighboring cells in a grid of groups x (most rows of any group). If the grid is full and in
+    the order of the rows (most of the time), nothing is looked up.
 
     Args:
-        slots (`list[int]`): The place of each row's group among the groups.
-        num_groups (`int`), num_kv_heads (`int`), shared (`int`): How many groups, key heads, queries to a key head.
+        slots (`list[int]`): The position of each row's group among the groups.
+        num_groups (`int`), num_kv_heads (`int`), shared (`int`): Number of groups, key heads, queries per key head.
     """
 
     def __init__(self, slots: list[int], num_groups: int, num_kv_heads: int, shared: int, device: torch.device):
@@ -94,7 +94,7 @@ class Cells:
         return self.of_groups
 
     def get(self, of_rows: Tensor) -> None:
-        """Writes what is in the buffer to `(rows, kv_heads, shared, width)`."""
+        """Writes the buffer to `(rows, kv_heads, shared, width)`."""
         if self.grid.is_full:
             of_rows.view(self.of_cells.shape).copy_(self.of_cells)
         else:
@@ -102,11 +102,11 @@ class Cells:
 
 
 class RowAttention:
-    """What a step needs to know of rows and groups, as tensors; good until either changes.
+    """What a step needs to know about rows and groups, as tensors. Valid until either changes.
 
     Args:
         prompts (`KeyValues`), completions (`KeyValues`): Keys and values of groups and rows.
-        slots (`list[int]`): In which row of `prompts` the prompt of each row lies.
+        slots (`list[int]`): The row of `prompts` with the prompt of each row.
         prompt_lengths (`list[int]`): Of the groups.
         lengths (`list[int]`): Of the rows: tokens that have keys and values.
     """
@@ -128,7 +128,7 @@ class RowAttention:
         self.prompt_length, self.length = max(prompt_lengths), max(lengths)
         of_rows = [prompt_lengths[slot] for slot in slots]
         self.prompt_lengths = torch.tensor(of_rows, device=self.device)
-        self.lengths = torch.tensor(lengths, device=self.device)  # counts with `length`: the new token, after a step
+        self.lengths = torch.tensor(lengths, device=self.device)  # with the new token after a step, like `length`
         self.uneven = min(lengths) < self.length
         self.ragged = self.uneven or min(of_rows) < self.prompt_length
         self._lay_out(Grid(slots, len(prompt_lengths), self.num_kv_heads, self.shared, self.device))
@@ -149,7 +149,7 @@ class RowAttention:
         return self.prompt_lengths + self.lengths - 1
 
     def next_token(self) -> None:
-        """Moves on to the next token of every row."""
+        """Moves to the next token of every row."""
         self.lengths += 1
         self.length += 1
         if self.memory is not self.completions.memory:
@@ -170,7 +170,7 @@ class RowAttention:
             self.mask = self._mask()
 
     def _take_memory(self) -> None:
-        """Lays out what is as long as the rows can get before the memory grows."""
+        """Lays out what is as long as rows can become before the memory grows."""
         self.memory = self.completions.memory
         self.of_rows = self.memory[:, :, : self.num_rows]
         self.own_memory = self.of_rows.flatten(2, 3)
@@ -180,7 +180,7 @@ class RowAttention:
         self.row_starts = torch.arange(self.num_rows * self.num_kv_heads, device=self.device) * space
 
     def _mask(self) -> Tensor:
-        """What hides the slots behind the end of shorter prompts and rows, to be added to scores."""
+        """Added to scores, hides the slots after the end of shorter prompts and rows."""
         hidden = torch.cat(
             [
                 torch.arange(self.prompt_length, device=self.device) >= self.prompt_lengths[:, None],
@@ -191,14 +191,14 @@ class RowAttention:
         return torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, float("-inf"))[:, None, None]
 
     def __call__(self, number: int, values: Tensor) -> Tensor:
-        """Stores the keys and values of the new tokens, and reads prompts and rows up to them.
+        """Stores the keys and values of the new tokens, and attends to prompts and rows up to them.
 
         Args:
-            number (`int`): Of the layer whose queries and keys are in `heads`.
+            number (`int`): The layer whose queries and keys are in `heads`.
             values (`Tensor` of shape `(rows, kv_heads, head_dim)`): Of the new tokens.
 
         Returns:
-            `Tensor` of shape `(rows, heads * head_dim)`: The next layer writes over it.
+            `Tensor` of shape `(rows, heads * head_dim)`: The next layer overwrites it.
         """
         self._write(number, values)
         queries = self.queries.put(self.heads.queries)

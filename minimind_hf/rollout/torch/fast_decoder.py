@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lean decoder: a step of a MiniMind-, Qwen- or Llama-shaped model in as few and as cheap operations as can be.
+"""The lean decoder: a step of a MiniMind, Qwen or Llama model with as few and as cheap operations as possible.
 
-Prompts are computed without padding, one behind the other. A step attends to the prompt of each group where it lies,
-with the queries of all its rows at once, and to each row's own tokens; nothing of a prompt is copied to its rows.
-Projections run in the rollout dtype on packed weights. The residual stream, norms, keys, values and attention are
-float32, whatever the rollout dtype: at one token a row their cost is in their number, not in their size.
+Prompts are computed without padding, one after the other. A step attends to the prompt of each group in place, with
+the queries of all its rows at once, and to each row's own tokens; prompts are not copied to rows. Projections run in
+the rollout dtype on packed weights. The residual stream, norms, keys, values and attention are always float32: with
+one token per row their cost depends on their number, not on their size.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ from .scheduler import Decoder
 
 MAX_PREFILL_TOKENS = 4096
 
-# Takes a layer's number and the values of its new tokens (tokens, kv_heads, head_dim) in float32, whose queries and
-# keys are in the `Heads`; returns what the heads read, (tokens, heads * head_dim).
+# Takes a layer's number and the values of its new tokens (tokens, kv_heads, head_dim) in float32; their queries and
+# keys are in the `Heads`. Returns the attention output, (tokens, heads * head_dim).
 Attention = Callable[[int, Tensor], Tensor]
 
 
@@ -30,7 +30,7 @@ class FastDecoder(Decoder):
 
     Args:
         max_rows (`int`): Rows that run at a time.
-        max_groups (`int`): Prompts that are held at a time.
+        max_groups (`int`): Prompts that are kept at a time.
         max_prompt_length (`int`): The longest prompt.
         max_completion_length (`int`): The longest completion.
     """
@@ -52,8 +52,8 @@ class FastDecoder(Decoder):
         self.prompts = KeyValues(**shape, max_rows=max_groups, max_length=max_prompt_length, device=self.device)
         self.completions = KeyValues(**shape, max_rows=max_rows, max_length=max_completion_length, device=self.device)
         self.turns = _turns(weights, max_prompt_length + max_completion_length)
-        self.groups: list[int] = []  # which group each row of `prompts` holds
-        self.prompt_lengths: list[int] = []  # of those
+        self.groups: list[int] = []  # the group of each row of `prompts`
+        self.prompt_lengths: list[int] = []  # of these groups
         self.num_groups = 0
         self.rows: list[int] = []  # the group of each row
         self.lengths: list[int] = []  # tokens of each row that have keys and values
@@ -141,7 +141,7 @@ class FastDecoder(Decoder):
         return self._forward(token_ids, heads, attend, last)
 
     def _causal_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention inside one prompt; all of shape `(heads, tokens, head_dim)`, the result `(tokens, width)`."""
+        """Attention inside one prompt, from `(heads, tokens, head_dim)` to `(tokens, width)`."""
         shared = self.weights.num_heads // self.weights.num_kv_heads
         query, key, value = (
             tensor.unsqueeze(0)
@@ -151,7 +151,7 @@ class FastDecoder(Decoder):
         return output[0].transpose(0, 1).flatten(1)
 
     def _forward(self, token_ids: Tensor, heads: Heads, attend: Attention, last: Tensor | None = None) -> Tensor:
-        """The model on single tokens; `last` chooses those whose logits are wanted (unset: all)."""
+        """The model on single tokens; `last` selects the tokens whose logits are needed (unset: all)."""
         weights = self.weights
         dtype = weights.dtype
         x = weights.embedding.index_select(0, token_ids).float()
@@ -159,14 +159,14 @@ class FastDecoder(Decoder):
             values = heads.take(layer, layer.qkv(layer.attention_norm(x).to(dtype)))
             read = attend(number, values)
             if last is not None and number == len(weights.layers) - 1:
-                x, read = x[last], read[last]  # the other tokens have served their keys and values
+                x, read = x[last], read[last]  # of the other tokens only keys and values are needed
             x += layer.output(read.to(dtype))
             x += layer.mlp(layer.mlp_norm(x).to(dtype))
         return weights.head(weights.norm(x).to(dtype))
 
 
 def _turns(weights: FastWeights, length: int) -> Tensor:
-    """RoPE of all positions as complex numbers, of shape `(length, 1, head_dim / 2)`, by the model's own module."""
+    """RoPE at all positions as complex numbers, of shape `(length, 1, head_dim / 2)`, from the model's own module."""
     positions = torch.arange(length, device=weights.device).unsqueeze(0)
     cos, sin = weights.rotary(torch.empty(0, device=weights.device), position_ids=positions)
     half = weights.head_dim // 2

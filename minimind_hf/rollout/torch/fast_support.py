@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which models the lean decoder computes exactly: MiniMind, Llama, Qwen2, Qwen3 and Qwen3-MoE of transformers.
 
-Anything that could make a model compute something else (a sliding window, another activation, a quantised layer, a
-hook) is looked for, and named, before it is trusted.
+A model is checked for everything that makes it compute something else (a sliding window, another activation, a
+quantized layer, a hook), and the reason is named.
 """
 
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ MLP_LINEARS = ("gate_proj", "up_proj", "down_proj")
 
 
 def why_not_fast(model: nn.Module) -> str | None:
-    """Returns why the lean decoder cannot stand in for this model; `None` if it can."""
+    """Returns why the lean decoder cannot replace this model's forward; `None` if it can."""
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         return "its adapter learns a prompt"
     model = unwrap(model)
@@ -40,7 +40,7 @@ def _fault_of_config(config) -> str | None:
     if rope not in ROPE_TYPES:
         return f"its RoPE is of type {rope!r}, not one of {', '.join(sorted(ROPE_TYPES))}"
     if (config.rope_parameters or {}).get("partial_rotary_factor", 1.0) != 1.0:
-        return "its RoPE turns only a part of each head"
+        return "its RoPE rotates only a part of each head"
     return None
 
 
@@ -99,7 +99,7 @@ def _full_name(module: nn.Module) -> str:
 
 
 def linear_weight(module: nn.Module) -> Tensor:
-    """Returns the weight by which a supported layer multiplies now: with LoRA, base and active adapters together."""
+    """Returns the effective weight of a supported layer: with LoRA, base and active adapters together."""
     if type(module) is nn.Linear:
         return module.weight
     weight = module.base_layer.weight

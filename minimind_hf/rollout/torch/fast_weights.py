@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's weights in the form the lean decoder computes with: joined, packed, in the rollout dtype.
+"""A model's weights in the form that the lean decoder uses: joined, packed, in the rollout dtype.
 
-Whatever scales the input of a linear layer is multiplied into its weights: the weights of root mean square norms, and
-the square root of the width that turns a root mean square into a vector's length. What is left of a norm is a division
-by the length. Likewise queries come out with the scaling of attention scores in them.
+Everything that scales the input of a linear layer is multiplied into its weights: the weights of RMS norms, and the
+square root of the width, which turns a root mean square into a vector's length. What remains of a norm is a division
+by the length. Likewise, the scaling of attention scores is in the weights of queries.
 """
 
 import math
@@ -20,7 +20,7 @@ from .packed_linear import PackedLinear, Packer
 
 @dataclass
 class Norm:
-    """Divides vectors by their length: root mean square norm without its weights.
+    """Divides vectors by their length: an RMS norm without its weights.
 
     Attributes:
         floor (`Tensor`, a float32 scalar): The square root of width times epsilon.
@@ -35,7 +35,7 @@ class Norm:
 
 @dataclass
 class HeadNorm:
-    """The norms of queries and keys, over each head of both at once.
+    """The norms of queries and keys, for all heads of both at once.
 
     Attributes:
         weight (`Tensor` of shape `(query heads + key heads, head_dim)`): float32; heads in the order of `Layer.qkv`.
@@ -50,7 +50,7 @@ class HeadNorm:
 
 @dataclass
 class MLP:
-    """One product for gate and up: calling oneDNN costs as much as activation and multiplication of a few rows."""
+    """One product for gate and up, because a call of oneDNN costs as much as activating and multiplying a few rows."""
 
     gate_up: PackedLinear
     down: PackedLinear
@@ -62,7 +62,7 @@ class MLP:
 
 @dataclass
 class Experts:
-    """A mixture of experts: softmax over all, then the likeliest `top_k`, whose weights may be renormalised."""
+    """A mixture of experts: softmax over all, then the `top_k` most likely, whose weights can be renormalized."""
 
     router: Tensor
     experts: list[MLP]
@@ -87,7 +87,7 @@ class Layer:
     """One decoder layer.
 
     Attributes:
-        qkv (`PackedLinear`): For each key head the query heads that read it and itself; then all value heads. See
+        qkv (`PackedLinear`): For each key head its query heads and the key head itself; then all value heads. See
             [`paired`] for the order inside query and key heads.
         head_norm (`HeadNorm`, *optional*): Unset for architectures without q/k norm.
     """
@@ -118,10 +118,10 @@ class FastWeights:
 
 
 def pack(model: nn.Module, dtype: torch.dtype | None = None) -> FastWeights:
-    """Copies the weights of a supported model (see [`why_not_fast`]); the model itself is left alone.
+    """Copies the weights of a supported model (see [`why_not_fast`]) and does not change the model.
 
     Args:
-        dtype (`torch.dtype`, *optional*): What to compute in; unset: the model's own.
+        dtype (`torch.dtype`, *optional*): The dtype to compute in. Unset: the dtype of the model.
     """
     model = unwrap(model)
     dtype = dtype or model.lm_head.weight.dtype
@@ -140,10 +140,10 @@ def pack(model: nn.Module, dtype: torch.dtype | None = None) -> FastWeights:
 
 
 def paired(head_dim: int) -> Tensor:
-    """The order of a head's dimensions in which the two that RoPE turns together lie side by side.
+    """The order of a head's dimensions in which the two that RoPE rotates together are side by side.
 
-    transformers turns dimension `i` with `i + head_dim / 2`. Side by side they are a complex number, and turning is
-    one multiplication. Queries and keys in the same order have the same products.
+    transformers rotates dimension `i` with `i + head_dim / 2`. Side by side they are a complex number, and a rotation
+    is one multiplication. Queries and keys in the same order have the same products.
     """
     return torch.arange(head_dim).view(2, -1).t().flatten()
 
@@ -167,7 +167,7 @@ def _norm(module: nn.Module) -> Norm:
 
 
 def _scale(module: nn.Module) -> Tensor:
-    """What a norm multiplies by after the division by the length."""
+    """The factor of a norm after the division by the length."""
     return module.weight.detach().float() * math.sqrt(module.weight.shape[0])
 
 
@@ -176,7 +176,7 @@ def _pack_linear(packer: Packer, module: nn.Module, scale: Tensor | None = None)
 
 
 def _pack_qkv(attention: nn.Module, packer: Packer, scale: Tensor) -> PackedLinear:
-    # Behind a head norm a scaling of the queries would be lost; it is in the weight of that norm.
+    # A head norm would undo a scaling of the queries, so it is in the weight of that norm.
     scaling = 1.0 if hasattr(attention, "q_norm") else attention.scaling
     query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
     weight = _join_heads(linear_weight(query) * scaling, linear_weight(key), attention.head_dim)

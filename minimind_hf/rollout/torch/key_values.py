@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preallocated keys and values of sequences that come, grow and go."""
+"""Preallocated keys and values of sequences that are added, grow and are removed."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ FIRST_LENGTH = 64
 class KeyValues:
     """Keys and values of all layers; each sequence has a row in every layer, filled from the left.
 
-    Rows and length grow by doubling. Memory starts as zeros and holds finite numbers ever after, so that slots which
-    are masked out (their probability is 0) cannot turn a product into NaN.
+    Rows and length grow by doubling. Memory starts as zeros and always holds finite numbers, so that masked slots
+    (their probability is 0) cannot turn a product into NaN.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, *, max_rows: int, max_length: int, device):
@@ -23,7 +23,7 @@ class KeyValues:
         self.memory = torch.zeros(num_layers, 2, 0, num_heads, 0, head_dim, device=device)
 
     def reserve(self, rows: int, length: int) -> None:
-        """Makes room for so many rows of this length."""
+        """Makes room for this many rows of this length."""
         has_rows, has_length = self.memory.shape[2], self.memory.shape[4]
         if rows <= has_rows and length <= has_length:
             return

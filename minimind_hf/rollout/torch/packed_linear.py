@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weights are packed once and multiplied with many times.
+"""Linear layers whose weights are packed once and used many times.
 
-On a CPU a decode step is products of a few rows with large matrices. oneDNN multiplies with a matrix that lies in its
-own blocked layout two to four times as fast as `F.linear` does with a plain one (which for float32 goes to MKL).
-Elsewhere, and where this torch has no oneDNN for the dtype, the layer is `F.linear`.
+On a CPU a decode step consists of products of a few rows with large matrices. oneDNN multiplies with a matrix in its
+own blocked layout two to four times as fast as `F.linear` with a plain one (which for float32 uses MKL). On other
+devices, and if this torch has no oneDNN for the dtype, the layer is `F.linear`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 class PackedLinear:
-    """`x @ weight.T + bias` for matrices `x` of any number of rows."""
+    """`x @ weight.T + bias` for matrices `x` with any number of rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.bias = bias
@@ -36,7 +36,7 @@ class PackedLinear:
 
 
 class Packer:
-    """Makes packed layers of one dtype. Weights are joined and converted in one buffer that all layers share."""
+    """Makes packed layers of one dtype. Weights are joined and converted in one buffer, which all layers share."""
 
     def __init__(self, dtype: torch.dtype):
         self.dtype = dtype
@@ -45,12 +45,12 @@ class Packer:
     def pack(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor | None] = (), scale: Tensor | None = None
     ) -> PackedLinear:
-        """Makes one layer whose outputs are those of several, one behind the other.
+        """Makes one layer from several, whose outputs follow one another.
 
         Args:
             weights (`Sequence[Tensor]`): Each of shape `(outputs, inputs)`, all with the same inputs.
             biases (`Sequence[Tensor | None]`): One per weight, or none at all.
-            scale (`Tensor` of shape `(inputs,)`, *optional*): What inputs are to be multiplied by first.
+            scale (`Tensor` of shape `(inputs,)`, *optional*): Factor of the inputs.
         """
         return PackedLinear(self._join(weights, scale), self._join_biases(weights, biases))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawing the next token of every row, with its log-probability under the distribution it was drawn from."""
+"""Draws the next token of every row, with its log-probability under the sampling distribution."""
 
 import torch
 from torch import Tensor
@@ -10,9 +10,9 @@ from ..engine import SamplingParams
 def sample(logits: Tensor, sampling: SamplingParams, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draws from `softmax(logits / temperature)` by inverting its cumulative sum.
 
-    One uniform number a row: `torch.multinomial` draws one exponential number per entry of the vocabulary, which takes
-    longer than a small model's forward. The sum is in float64, so that tokens of any float32 probability are drawn as
-    often as they should be, and a token of probability 0 never.
+    It needs one uniform number per row; `torch.multinomial` draws one exponential number per entry of the vocabulary,
+    which takes longer than a small model's forward. The sum is in float64, so that tokens of any float32 probability
+    are drawn as often as they should be, and tokens of probability 0 never.
 
     Args:
         logits (`Tensor` of shape `(rows, vocab)`): Of any floating dtype; computed in float32.

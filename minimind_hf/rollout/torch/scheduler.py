@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which completions are decoded when: the queue of prompts, the rows of the batch, and what they produced.
+"""Which completions are decoded when: the queue of prompts, the rows of the batch, and their results.
 
-A decoder knows nothing of completions, only of groups (prefilled prompts) and rows (running completions). The order of
-all its calls follows from the request alone, so that equal requests give equal completions.
+A decoder knows only groups (prefilled prompts) and rows (running completions). The order of all its calls follows from
+the request alone, so that equal requests give equal completions.
 """
 
 from abc import ABC, abstractmethod
@@ -20,9 +20,9 @@ class Decoder(ABC):
     """A model with the keys and values of its prompts and rows.
 
     Attributes:
-        can_refill (`bool`): Whether prompts and rows may be added while others run. If not, they are added to an empty
-            batch only, and groups are never split.
-        device (`torch.device`): Where logits are.
+        can_refill (`bool`): Whether prompts and rows can be added while others run. If not, they are added only to an
+            empty batch, and groups are never split.
+        device (`torch.device`): The device of the logits.
     """
 
     can_refill: bool
@@ -30,7 +30,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Computes prompts as new groups, numbered on from the last one.
+        """Computes prompts as new groups, whose numbers follow the last one.
 
         Returns:
             `Tensor` of shape `(prompts, vocab)`: The logits of the first token of their completions.
@@ -38,7 +38,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def start_rows(self, groups: Sequence[int]) -> None:
-        """Appends one row per entry to the batch, each behind the prompt of its group."""
+        """Appends one row per entry to the batch. Each continues the prompt of its group."""
 
     @abstractmethod
     def step(self, token_ids: Tensor) -> Tensor:
@@ -50,10 +50,10 @@ class Decoder(ABC):
 
     @abstractmethod
     def reorder(self, rows: Sequence[int]) -> None:
-        """Makes row `i` what row `rows[i]` was; rows that are not listed are gone."""
+        """Replaces row `i` by row `rows[i]`. Rows that are not listed are removed."""
 
-    def release(self, groups: Sequence[int]) -> None:  # noqa: B027 - a decoder without groups of its own has nothing to do
-        """Forgets prompts: no row runs behind them or will."""
+    def release(self, groups: Sequence[int]) -> None:  # noqa: B027 - a decoder that keeps no groups has nothing to do
+        """Forgets prompts that no row continues or will continue."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Scheduler:
     Args:
         max_batch_rows (`int`): Completions decoded at a time.
         sync_every (`int`): Tokens decoded between two looks at them. Reading a token makes the host wait for the
-            device; above 1, rows that have ended are decoded for some tokens more, which are thrown away.
+            device. Above 1, rows that have ended are decoded for some more tokens, which are dropped.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Scheduler:
         self.generator = torch.Generator(device=decoder.device).manual_seed(sampling.seed)
         self.num_completions = len(prompt_ids) * num_generations
         self.rows: list[_Row] = []
-        self.started = 0  # completions start in their order
+        self.started = 0  # completions start in order
         self.first_logits: dict[int, Tensor] = {}  # of groups that have rows to start
         self.running = [num_generations] * len(prompt_ids)  # completions of each group that have not ended
         self.rollouts: list[Rollout | None] = [None] * self.num_completions
@@ -114,7 +114,7 @@ class Scheduler:
         return self.rollouts
 
     def _start_rows(self) -> Tensor | None:
-        """Fills the free rows; returns the logits of the new ones."""
+        """Fills the free rows and returns the logits of the new rows."""
         new = range(self.started, min(self.num_completions, self.started + self._free_rows()))
         if len(new) == 0:
             return None
@@ -143,7 +143,7 @@ class Scheduler:
             self.first_logits |= dict(zip(groups, logits, strict=True))
 
     def _decode(self, logits: Tensor) -> Tensor:
-        """Draws the next tokens of all rows until they are looked at; returns the last ones."""
+        """Draws the next tokens of all rows until the next look, and returns the last ones."""
         longest = max(len(row.tokens) for row in self.rows)
         count = min(self.sync_every, self.sampling.max_completion_length - longest)
         tokens, logprobs = [], []
@@ -165,7 +165,7 @@ class Scheduler:
                     break
 
     def _drop_ended(self) -> list[int]:
-        """Takes ended rows from the batch; returns which rows are left, in their new order."""
+        """Removes ended rows from the batch and returns the remaining rows in their new order."""
         ended = []
         for number, row in enumerate(self.rows):
             stopped = self._has_stopped(row)
@@ -189,7 +189,7 @@ class Scheduler:
 
 
 def _without(count: int, gone: list[int]) -> list[int]:
-    """The numbers below `count` that are not gone, the last ones in the places of those: as few as can be move."""
+    """The numbers below `count` that are not gone. The last ones fill the gaps, so that as few as possible move."""
     left = count - len(gone)
     order, holes = list(range(left)), [number for number in gone if number < left]
     movers = sorted(set(range(left, count)) - set(gone))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The general decoder with steps of unchanging shape, which a GPU replays as one CUDA graph.
+"""The general decoder with steps of constant shape, which a GPU replays as one CUDA graph.
 
-A step of a small model on a GPU is bound by starting its hundreds of kernels; a graph starts them all at once. For
-that nothing may move or grow: keys and values lie in transformers' static cache, which is as long as the longest
-completion can get, and rows that have ended leave the batch when a smaller bucket (a power of 2) holds those left.
+A step of a small model on a GPU is limited by starting its hundreds of kernels; a graph starts them all at once. For
+this nothing may move or grow: keys and values are in transformers' static cache, which is as long as the longest
+completion can be, and rows that have ended leave the batch when the rest fits into a smaller bucket (a power of 2).
 
-Equal to the other decoders on a CPU, where nothing is captured. The capture itself is unverified, so it is off unless
-asked for.
+On a CPU nothing is captured, and it equals the other decoders. The capture itself is unverified, so it is off by
+default.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ from ...forward.introspection import unwrap
 from ...forward.shared_prompt import ATTENTION_NAME
 from .cache_decoder import CacheDecoder
 
-# Those that take a mask with a column for every slot; the last is sdpa outside the training forward.
+# Attention that takes a mask with a column for every slot; the last is sdpa outside the training forward.
 MASKED_ATTENTION = ("sdpa", "eager", ATTENTION_NAME)
 
 
 def why_not_static(model: nn.Module, max_length: int) -> str | None:
     """Returns why the model's steps cannot be captured, or `None`."""
     inner = unwrap(model)
-    # The plain mixture of experts goes through the experts that were chosen, in a loop.
+    # The plain mixture of experts loops over the chosen experts.
     loops = inner.config._experts_implementation == "eager" and any(
         name.endswith(".experts") for name, _ in inner.named_modules()
     )
     if loops or not inner._can_compile_fullgraph:
-        return f"{type(inner).__name__} decides on the host what to compute, which a graph cannot hold"
+        return f"{type(inner).__name__} decides on the host what to compute, which a graph cannot capture"
     if inner.config._attn_implementation not in MASKED_ATTENTION:
         return f"its attention is {inner.config._attn_implementation!r}; load it with attn_implementation={'sdpa'!r}"
     if not all(type(layer) is StaticLayer for layer in StaticCache(inner.config, max_length).layers):
@@ -41,11 +41,11 @@ def why_not_static(model: nn.Module, max_length: int) -> str | None:
 
 
 class StaticDecoder(CacheDecoder):
-    """Decodes by the model's own forward on a static cache.
+    """Decodes with the model's own forward on a static cache.
 
     Args:
-        max_completion_length (`int`): Tokens that a row gets at the most.
-        captures (`bool`): Capture the steps of each bucket as a CUDA graph, and replay it.
+        max_completion_length (`int`): Most tokens of a row.
+        captures (`bool`): Capture the steps of each bucket as a CUDA graph and replay it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class StaticDecoder(CacheDecoder):
         tensors = [self.bias, self.positions]
         tensors += [tensor for layer in self.cache.layers for tensor in (layer.keys, layer.values)]
         if len(index) == len(self.positions):
-            for tensor in tensors:  # where they are is part of the graph
+            for tensor in tensors:  # their addresses are part of the graph
                 tensor.copy_(tensor[index])
             return
         self.bias, self.positions = self.bias[index], self.positions[index]
@@ -97,15 +97,15 @@ class StaticDecoder(CacheDecoder):
     def step(self, token_ids: Tensor) -> Tensor:
         self.token_ids[: self.num_rows, 0] = token_ids
         self.logits = self._next_step()
-        return self.logits[: self.num_rows].clone()  # the next replay writes over it
+        return self.logits[: self.num_rows].clone()  # the next replay overwrites it
 
     def _bucket(self, rows: Sequence[int]) -> Tensor:
-        """The rows, and as many copies of the first as fill up the bucket."""
+        """The rows, and copies of the first that fill the bucket."""
         size = 1 << (len(rows) - 1).bit_length()
         return torch.tensor([*rows, *[rows[0]] * (size - len(rows))], device=self.device)
 
     def _begin_bucket(self) -> None:
-        # The first step of a bucket warms up what a capture may not do; the second is captured.
+        # The first step of a bucket does what must not happen during a capture; the second is captured.
         self._next_step = self._warm_up if self.captures else self._run
 
     def _run(self) -> Tensor:

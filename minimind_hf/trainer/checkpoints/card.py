@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README of a trained model: what it is, how to load it, how it was trained and what came out.
+"""The README of a trained model: what it is, how to load it, how it was trained, and the results.
 
-Everything is read off the trainer. What is not known is left out rather than guessed: a licence, a data set that is a
-local file, a base model that is a local folder (the Hub would look for a repository of that name).
+Everything comes from the trainer. Unknown facts are left out rather than guessed: the licence, a data set in a local
+file, a base model in a local folder (the Hub would look for a repository with that name).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,18 +17,10 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import Trainer, TrainingArguments
 
 from ...data import PromptDataset
-from ..settings.trl_fields import UnsupportedTrlFields
+from ..settings.trl_fields import unsupported_fields
 
-REWARD_CURVE = "reward_curve.png"  # beside the card
-_ALGORITHMS = {
-    "cispo": ("CISPO", "MiniMax-M1", "2506.13585"),
-    "grpo": ("GRPO", "DeepSeekMath", "2402.03300"),
-    "dr_grpo": ("Dr-GRPO", "Understanding R1-Zero-Like Training", "2503.20783"),
-    "dapo": ("DAPO", "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "2503.14476"),
-    "bnpo": ("GRPO", "DeepSeekMath", "2402.03300"),
-    "ppo": ("PPO", "Proximal Policy Optimization Algorithms", "1707.06347"),
-}
-# Of transformers' own arguments, those that shape the result; all of a trainer's additional ones are listed.
+REWARD_CURVE = "reward_curve.png"  # next to the card
+# Arguments of transformers that affect the result. All additional settings of a trainer are listed.
 _SHARED_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
@@ -51,6 +43,7 @@ _NOT_OF_THE_RESULT = (
     "sglang_base_url",
     "server_timeout",
     "rollout_sync_dir",
+    "max_sampling_k3",
     "health",
 )
 _OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "target_modules")
@@ -95,20 +88,21 @@ def model_card(
     dataset_name: str | Sequence[str] | None = None,
     tags: str | Sequence[str] | None = None,
 ) -> ModelCard:
-    """Describes the model that a trainer of this project has trained.
+    """Describes a model that was trained by a trainer of this project.
 
     Args:
-        trainer (`Trainer`): After training; what it logged as `reward`, ... and `eval_*` last are the results.
-        model_name (`str`, *optional*): Unset: of `hub_model_id`, or of `output_dir`.
-        dataset_name (`str` or list of them, *optional*): What it was trained on; listed if it can be a Hub name.
-        tags (`str` or list of them, *optional*): Tags in addition to those of the algorithm.
+        trainer (`Trainer`): After training. The last logged `reward`, ... and `eval_*` are the results.
+        model_name (`str`, *optional*): Default: taken from `hub_model_id`, or from `output_dir`.
+        dataset_name (`str` or list of them, *optional*): The training data; listed if it can be a Hub name.
+        tags (`str` or list of them, *optional*): Additional tags.
 
     Returns:
         `ModelCard`: With valid metadata; `save(path)` writes it.
     """
     model = trainer.policy
     name = model_name or _name(trainer.args)
-    label, paper, arxiv = algorithm(trainer.args)
+    algorithm = trainer.args.algorithm
+    source = f" ([{algorithm.paper}](https://arxiv.org/abs/{algorithm.arxiv}))" if algorithm.paper else ""
     base_model = _base_model(model)
     data = ModelCardData(
         library_name="peft" if is_peft_model(model) else "transformers",
@@ -116,9 +110,15 @@ def model_card(
         base_model=base_model,
         datasets=[dataset for dataset in _as_list(dataset_name) if _is_hub_name(dataset)] or None,
         pipeline_tag="text-generation",
-        tags=["generated_from_trainer", "minimind-hf", label.lower(), "reinforcement-learning", *_as_list(tags)],
+        tags=[
+            "generated_from_trainer",
+            "minimind-hf",
+            algorithm.label.lower(),
+            "reinforcement-learning",
+            *_as_list(tags),
+        ],
     )
-    summary = f"{_described(base_model, model)}, trained by {label} ([{paper}](https://arxiv.org/abs/{arxiv}))."
+    summary = f"{_described(base_model, model)}, trained by {algorithm.label}{source}."
     return ModelCard.from_template(
         data,
         template_str=_TEMPLATE,
@@ -142,24 +142,19 @@ def _name(args: TrainingArguments) -> str:
     return (args.hub_model_id or Path(args.output_dir).resolve().name).rsplit("/", 1)[-1]
 
 
-def algorithm(args: TrainingArguments) -> tuple[str, str, str]:
-    """Label, title and arXiv number of the paper."""
-    return _ALGORITHMS[getattr(args, "loss_type", "ppo")]
-
-
 def _base_model(model: Any) -> str | None:
     name = _name_or_path(model)
     return name if _is_hub_name(name) else None
 
 
 def _name_or_path(model: Any) -> str:
-    """Of the model; of adapters, of what they are on."""
+    """Name or path of the model; for adapters, of their base."""
     adapters = model.peft_config[model.active_adapter].base_model_name_or_path if is_peft_model(model) else None
     return adapters or getattr(model.config, "_name_or_path", "")
 
 
 def _is_hub_name(name: str) -> bool:
-    """Whether this can be a repository: what exists here as a file or folder is not taken for one."""
+    """Whether this can be a Hub repository. An existing local file or folder is not one."""
     if not name or Path(name).exists():
         return False
     try:
@@ -198,30 +193,35 @@ def _loading_code(name: str, model: Any) -> str:
 
 
 def reward_names(trainer: Trainer) -> list[str]:
-    """The signals, by the names that they are logged under."""
-    return list(trainer._scorer.names)
+    """Names of the reward signals, as logged."""
+    return list(trainer.scorer.names)
 
 
 def settings(trainer: Trainer) -> list[tuple[str, Any]]:
-    """Those that shape the result, with their values; not those of thoughts or chats that the prompts cannot have."""
+    """Settings that affect the result, with their values; without settings of the prompts that have no effect."""
     args = trainer.args
     inherited = {field.name for field in fields(TrainingArguments)}
-    left_out = {*_NOT_OF_THE_RESULT, *(f.name for f in fields(UnsupportedTrlFields)), *_idle(trainer.train_dataset)}
+    left_out = {*_NOT_OF_THE_RESULT, *unsupported_fields(type(args)), *_idle(trainer.train_dataset)}
     own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
     values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
 
 
 def _idle(prompts: PromptDataset | None) -> list[str]:
-    """Settings of the prompts that decide nothing about these."""
+    """Settings that have no effect on these prompts."""
     idle = ["thinking_ratio"] if prompts is not None and prompts.thinking_argument is None else []
     return idle + (["system_prompt_ratio"] if prompts is not None and not prompts.conversational else [])
 
 
+def described_run(trainer: Trainer) -> dict[str, Any]:
+    """The algorithm and the settings of a run, for its run.json."""
+    return {"algorithm": trainer.args.algorithm.label, "settings": what_is_trained(trainer) | dict(settings(trainer))}
+
+
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:
-    """What tells runs of equal settings apart: model, adapters, number of prompts, rewards, steps."""
+    """The differences between runs with equal settings: model, adapters, number of prompts, rewards, steps."""
     model = trainer.policy
-    weights = trainer._scorer.weights.tolist()
+    weights = trainer.scorer.weights.tolist()
     described = {
         "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
         "prompts": len(trainer.train_dataset),

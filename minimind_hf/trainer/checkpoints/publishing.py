@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes to the Hub beside the weights of a checkpoint, and adapters merged into their base.
+"""What goes to the Hub besides the weights of a checkpoint, and adapters merged into their base.
 
-Of a checkpoint the Trainer publishes weights and config. Without the code files of its architecture a MiniMind would
-not load from there, and without its folder the critic would be an earlier one.
+The Trainer publishes the weights and the config of a checkpoint. Without the code files of its architecture a MiniMind
+would not load from there, and without its folder the critic would be an earlier one.
 """
 
 import copy
@@ -18,12 +18,12 @@ MERGED_FOLDER = "merged"
 
 
 def save_merged(policy: PeftModel, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Saves the policy with its own adapter merged; the policy itself stays as it is.
+    """Saves the policy with its own adapter merged. The policy itself does not change.
 
     Args:
-        policy (`PeftModel`): With whole weights. Other adapters than its own (critic, reference) are left out.
-        folder (`str` or `Path`): Gets the folder `merged`.
-        tokenizer: Is saved beside it.
+        policy (`PeftModel`): The policy with whole weights. Other adapters (critic, reference) are left out.
+        folder (`str` or `Path`): Where the folder `merged` is made.
+        tokenizer: Saved with it.
     """
     merged = copy.deepcopy(policy).merge_and_unload(adapter_names=[POLICY_ADAPTER])
     for saved in (merged, tokenizer):
@@ -31,7 +31,7 @@ def save_merged(policy: PeftModel, folder: str | Path, tokenizer: PreTrainedToke
 
 
 def publish_folder(checkpoint: str | Path, folder: str | Path, subfolders: list[str]) -> None:
-    """Copies code files, and folders of further models, from a checkpoint to where it is published from."""
+    """Copies code files and folders of other models from a checkpoint to the folder that is published."""
     for path in Path(checkpoint).glob("*.py"):
         shutil.copy(path, Path(folder) / path.name)
     for name in subfolders:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of DeepSpeed goes on in another number of processes, by way of DeepSpeed's universal checkpoints.
+"""Continues a checkpoint of DeepSpeed with another number of processes, through DeepSpeed's universal checkpoints.
 
-DeepSpeed keeps weights and optimizer in as many parts as there were processes. Its converter puts each parameter and
-its moments together, in a folder of the run that is deleted when every process has taken its new part from there;
-the checkpoint itself stays as it is.
+DeepSpeed saves weights and optimizer in one part per process. Its converter joins each parameter and its moments in a
+folder of the run, which is deleted when every process has read its new part. The checkpoint does not change.
 """
 
 import copy
@@ -20,7 +19,7 @@ from accelerate import Accelerator
 from torch import nn
 from transformers.utils import logging
 
-from ..distributed.agreement import failing_together
+from ...rollout.agreement import failing_together
 from .atomic import STAGING
 from .resuming import CheckpointError, zero_tag
 from .state import world_size_of
@@ -29,35 +28,39 @@ logger = logging.get_logger(__name__)
 
 
 def is_of_other_processes(checkpoint: str | Path, accelerator: Accelerator) -> bool:
-    """Whether a checkpoint is in more or fewer parts than there are processes."""
+    """Whether a checkpoint has more or fewer parts than there are processes."""
     return world_size_of(checkpoint) != accelerator.num_processes
 
 
-def load_resharded(engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator) -> None:
-    """Loads what another number of processes saved under the same ZeRO; every process calls it.
+def load_resharded(
+    deepspeed_engine: Any, checkpoint: str | Path, output_dir: str | Path, accelerator: Accelerator
+) -> None:
+    """Loads what another number of processes saved with the same ZeRO stage. Every process calls it.
 
     Args:
-        engine (`DeepSpeedEngine`): Gets weights, optimizer, schedule and counts of steps.
-        checkpoint (`str` or `Path`): As this trainer wrote it, checked.
-        output_dir (`str` or `Path`): Of the run, which all processes see; holds the converted checkpoint meanwhile.
+        deepspeed_engine (`DeepSpeedEngine`): Receives weights, optimizer, schedule and step counts.
+        checkpoint (`str` or `Path`): A checkpoint of this trainer that has been checked.
+        output_dir (`str` or `Path`): The output folder of the run, which all processes see. The converted checkpoint
+            is there in the meantime.
         accelerator: Its main process converts.
 
     Raises:
-        CheckpointError: If it cannot be converted, or is of a model that trains other parameters.
+        CheckpointError: If it cannot be converted, or belongs to a model that trains other parameters.
     """
     folder, tag = Path(output_dir) / STAGING / "universal", zero_tag(checkpoint)
     try:
-        with failing_together(accelerator, "converting the checkpoint"):
+        with failing_together("converting the checkpoint"):
             if accelerator.is_main_process:
                 _convert(Path(checkpoint), folder)
-                _check_parameters(folder / tag, engine.module, checkpoint)
-        with failing_together(accelerator, "looking for the converted checkpoint"):
+                _check_parameters(folder / tag, deepspeed_engine.module, checkpoint)
+        with failing_together("looking for the converted checkpoint"):
             if not (folder / "latest_universal").is_file():
                 raise CheckpointError(
-                    f"{checkpoint} was converted for {accelerator.num_processes} processes by the first one, into "
-                    f"{folder}, which this process does not see. Put output_dir on a file system that all see."
+                    f"The first process converted {checkpoint} for {accelerator.num_processes} processes into "
+                    f"{folder}, which this process does not see. Put output_dir on a file system that all processes "
+                    "share."
                 )
-        _load(engine, folder, tag)
+        _load(deepspeed_engine, folder, tag)
         accelerator.wait_for_everyone()
     finally:
         if accelerator.is_main_process:
@@ -71,33 +74,34 @@ def _convert(checkpoint: Path, folder: Path) -> None:
     parts = len(list((checkpoint / tag).glob("*_optim_states.pt")))
     if parts != count:
         raise CheckpointError(
-            f"{checkpoint} holds {parts} of the {count} parts of its optimizer; others are on other machines. Bring "
-            f"them together to go on in another number of processes than {count}."
+            f"{checkpoint} has {parts} of the {count} parts of its optimizer; the others are on other machines. Copy "
+            f"them all there to continue with another number of processes than {count}."
         )
-    logger.warning("%s: putting together what %d processes saved.", checkpoint, count)
+    logger.warning("%s: joining what %d processes saved.", checkpoint, count)
     settings = Namespace(
         input_folder=str(checkpoint / tag),
         output_folder=str(folder / tag),
-        num_extract_workers=1,  # in this process: one that talks to a GPU must not be forked
+        num_extract_workers=1,  # in this process, because a process that uses a GPU must not be forked
         num_merge_workers=1,
         keep_temp_folder=False,
         strict=True,
-        inject_missing_state=True,  # what is only there where tensors are split
+        inject_missing_state=True,  # which exists only if tensors are split
     )
     try:
         shutil.rmtree(folder, ignore_errors=True)
         (folder / tag).mkdir(parents=True)
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # bars for every parameter
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # a progress bar per parameter
             main(settings)
     except OSError as error:
         raise CheckpointError(
-            f"{checkpoint} could not be converted into {folder}, which takes as much room again for a while: {error}"
+            f"{checkpoint} could not be converted into {folder}, which needs as much disk space as the checkpoint: "
+            f"{error}"
         ) from error
     except Exception as error:
         raise CheckpointError(
             f"{checkpoint} was written by {count} processes, and DeepSpeed could not convert it for another number "
-            f"({type(error).__name__}: {error}). It can do so with the state of Adam and AdamW (exp_avg, exp_avg_sq) "
-            f"alone. Resume with {count} processes, or start from the folder as a model (--model_name_or_path)."
+            f"({type(error).__name__}: {error}). It can convert only the state of Adam and AdamW (exp_avg, "
+            f"exp_avg_sq). Resume with {count} processes, or start from the folder as a model (--model_name_or_path)."
         ) from error
 
 
@@ -106,8 +110,8 @@ def _check_parameters(converted: Path, model: nn.Module, checkpoint: str | Path)
     own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if saved != own:
         raise CheckpointError(
-            f"{checkpoint} is of a model that trains other parameters: {_some(own - saved)} only here, "
-            f"{_some(saved - own)} only there. Resume with the model and the adapters of the run that wrote it."
+            f"{checkpoint} belongs to a model that trains other parameters: only here {_some(own - saved)}, only "
+            f"there {_some(saved - own)}. Resume with the model and the adapters of the run that wrote it."
         )
 
 
@@ -115,31 +119,31 @@ def _some(names: set[str]) -> str:
     return (", ".join(sorted(names)[:3]) or "none") + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _load(engine: Any, folder: Path, tag: str) -> None:
-    zero = engine.optimizer
-    engine._config.load_universal_checkpoint = True
+def _load(deepspeed_engine: Any, folder: Path, tag: str) -> None:
+    zero = deepspeed_engine.optimizer
+    deepspeed_engine._config.load_universal_checkpoint = True
     try:
         with _groups_held_here(zero), _without_warnings():
-            engine.load_checkpoint(str(folder), tag)
+            deepspeed_engine.load_checkpoint(str(folder), tag)
     finally:
-        engine._config.load_universal_checkpoint = False
+        deepspeed_engine._config.load_universal_checkpoint = False
     saved = torch.load(folder / tag / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
     _repair(zero.optimizer, saved["param_groups"])
 
 
 def _repair(optimizer: torch.optim.Optimizer, settings: list[dict]) -> None:
-    """Undoes what ZeRO-3 does: all groups count their steps in one tensor, and have the settings of the first."""
+    """Undoes what ZeRO-3 does: all groups share one step tensor and the settings of the first group."""
     for group, saved in zip(optimizer.param_groups, settings, strict=True):
         group.update({name: value for name, value in saved.items() if name != "params"})
     on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     for part, state in optimizer.state.items():
-        step = copy.deepcopy(state["step"])  # a number in DeepSpeed's own Adam
+        step = copy.deepcopy(state["step"])  # an int in DeepSpeed's own Adam
         state["step"] = step.to(part.device) if on_device else step
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """DeepSpeed warns that tensors are not split by rows or columns."""
+    """Hides DeepSpeed's warning that tensors are not split by rows or columns."""
     from deepspeed.utils import logger as of_deepspeed
 
     level = of_deepspeed.level
@@ -152,7 +156,7 @@ def _without_warnings() -> Iterator[None]:
 
 @contextmanager
 def _groups_held_here(zero: Any) -> Iterator[None]:
-    """Leaves out groups so small that this process's part is nothing but padding, on which ZeRO-1 and 2 fail."""
+    """Leaves out groups so small that the part of this process is only padding, for which ZeRO-1 and 2 fail."""
     name = next((name for name in ("bit16_groups", "bf16_groups") if hasattr(zero, name)), None)
     if name is None:
         yield
@@ -169,7 +173,7 @@ def _groups_held_here(zero: Any) -> Iterator[None]:
     state = zero.optimizer.state
     parts = [group["params"][0] for group in settings]  # one flat tensor each
     like = state[parts[held[0]]] if held else {}
-    for number in set(range(len(parts))) - set(held):  # no moments, and at the step of all else
+    for number in set(range(len(parts))) - set(held):  # no moments, and the same step as the others
         part = parts[number]
         state[part] = {
             key: torch.zeros_like(part) if torch.is_tensor(value) and value.dim() else copy.deepcopy(value)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From which checkpoint a run goes on: it is found, and checked from end to end before anything is loaded from it.
+"""Finds the checkpoint to resume from, and checks it completely before anything is loaded.
 
-What is missing, cut or damaged is named, and so is what does not fit the model, since the Trainer would go on without
-it.
+Errors name files that are missing, truncated or damaged, and parts that do not fit the model: the Trainer would
+silently continue without them.
 """
 
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,14 @@ from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TR
 from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import logging
 
-from ..distributed.agreement import failing_together
+from ...rollout.agreement import failing_together
+from .checksums import changed_files
 from .state import world_size_of
 
 logger = logging.get_logger(__name__)
 
-LATEST = "latest"  # names the folder of DeepSpeed
-WEIGHTS = ("model*.safetensors", "adapter_model.*", "*/adapter_model.*", "pytorch_model*", "global_step*")  # one of
+LATEST = "latest"  # this file names the folder of DeepSpeed
+WEIGHTS = ("model*.safetensors", "adapter_model.*", "*/adapter_model.*", "pytorch_model*", "global_step*")  # any of
 ZIPPED = (
     OPTIMIZER_NAME,
     SCHEDULER_NAME,
@@ -38,7 +41,7 @@ ZIPPED = (
     "rollout_state_*.pt",
     "global_step*/*.pt",
 )
-# What an adapter starts from and where it is, which do not say what it is
+# Where an adapter is and how it was initialized: these do not tell adapters apart
 NOT_OF_THE_ADAPTER = {
     "arrow_config",
     "auto_mapping",
@@ -57,17 +60,17 @@ NOT_OF_THE_ADAPTER = {
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that a run cannot go on from."""
+    """A run cannot resume from this checkpoint."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a checkpoint is to hold.
+    """Requirements for a checkpoint.
 
     Args:
-        mode (`DistributedType`): How the run is distributed, which decides where the optimizer is kept.
-        rank (`int`, *optional*): Whose state it is to hold; unset: of all processes.
-        zero_stage (`int`, *optional*): Under DeepSpeed, that of ZeRO.
+        mode (`DistributedType`): How the run is distributed, which decides where the optimizer is stored.
+        rank (`int`, *optional*): The process whose state must be there. Default: all processes.
+        zero_stage (`int`, *optional*): The ZeRO stage, under DeepSpeed.
     """
 
     mode: DistributedType
@@ -78,22 +81,22 @@ class Needs:
 def checkpoint_to_resume(
     wanted: str | Path | bool | None, args: TrainingArguments, model: nn.Module, accelerator: Accelerator
 ) -> str | None:
-    """Returns the checkpoint that a run is to go on from, if any; every process calls it.
+    """Returns the checkpoint to resume from, if any; every process calls it.
 
     Args:
-        wanted (`str`, `Path`, `bool`, *optional*): As for `train`: a folder, or `True` for the newest whole one of the
-            output folder.
-        args (`TrainingArguments`): Of the run.
+        wanted (`str`, `Path`, `bool`, *optional*): As for `train`: a folder, or `True` for the newest complete
+            checkpoint in the output folder.
+        args (`TrainingArguments`): Settings of the run.
         model (`nn.Module`): The policy.
-        accelerator: Its main process reads the files.
+        accelerator: Connects the processes; the main process reads the files.
 
     Raises:
-        CheckpointError: If there is none, or it is not whole, or it holds other adapters than the model.
-        FileNotFoundError: If a file of it is missing.
+        CheckpointError: If there is no checkpoint, it is damaged, or its adapters differ from the model's.
+        FileNotFoundError: If one of its files is missing.
     """
     if wanted is None or wanted is False:
         return None
-    with failing_together(accelerator, "checking the checkpoint"):
+    with failing_together("checking the checkpoint"):
         plugin = accelerator.state.deepspeed_plugin
         needs = Needs(
             accelerator.distributed_type,
@@ -107,10 +110,10 @@ def checkpoint_to_resume(
 
 
 def check_whole(folder: Path, needs: Needs, reads: bool = True) -> None:
-    """Refuses a checkpoint in which a file is missing or, where this process reads them, cut or damaged.
+    """Refuses a checkpoint with missing files or, if this process reads them, truncated or damaged files.
 
     Raises:
-        CheckpointError or FileNotFoundError: Naming the file, and the checkpoint to take in its place.
+        CheckpointError or FileNotFoundError: Naming the file, and another checkpoint to use.
     """
     if not folder.is_dir():
         raise CheckpointError(f"There is no checkpoint {folder} (looked in {Path.cwd()}). Check the path.")
@@ -118,21 +121,21 @@ def check_whole(folder: Path, needs: Needs, reads: bool = True) -> None:
     missing = _missing(folder, needs)
     if missing is not None:
         raise FileNotFoundError(
-            f"{folder / missing} is missing, so the run cannot go on exactly where it stopped. It is written with "
+            f"{folder / missing} is missing, so the run cannot continue exactly where it stopped. It is written with "
             f"every checkpoint of this trainer{_unless(missing)}. {_remedy(folder, needs)}"
         )
     damage = next(_damages(folder), None) if reads else None
     if damage is not None:
-        raise CheckpointError(f"{damage}. It was cut or changed after it was written. {_remedy(folder, needs)}")
+        raise CheckpointError(f"{damage}. It was truncated or changed after it was written. {_remedy(folder, needs)}")
 
 
 def zero_tag(folder: str | Path) -> str:
-    """Returns the name of the folder in which DeepSpeed keeps its part of a checkpoint."""
+    """Returns the name of the folder that holds DeepSpeed's part of a checkpoint."""
     return (Path(folder) / LATEST).read_text(encoding="utf-8").strip()
 
 
 def _check_kind(folder: Path, needs: Needs) -> None:
-    """Refuses an optimizer that is kept in another way than this run keeps its own."""
+    """Refuses a checkpoint whose optimizer is stored in another format than that of this run."""
     uses_deepspeed = needs.mode == DistributedType.DEEPSPEED
     if (folder / LATEST).is_file():
         is_zero3 = any(True for _ in (folder / zero_tag(folder)).glob("zero_pp_rank_*_model_states.pt"))
@@ -145,9 +148,9 @@ def _check_kind(folder: Path, needs: Needs) -> None:
     if not fits:
         now = f"ZeRO-{needs.zero_stage}" if uses_deepspeed else "no DeepSpeed"
         raise CheckpointError(
-            f"{folder} was written under {written}, and this run is under {now}, which keeps the optimizer in another "
-            f"way. Resume as it was written (accelerate_configs/{use}.yaml, with any --num_processes), or start from "
-            "the folder as a model (--model_name_or_path), with a fresh optimizer."
+            f"{folder} was written under {written}, and this run is under {now}, which stores the optimizer in "
+            f"another format. Resume as it was written (accelerate_configs/{use}.yaml, with any --num_processes), or "
+            "start from the folder as a model (--model_name_or_path), with a fresh optimizer."
         )
 
 
@@ -156,12 +159,12 @@ def _newest_whole(output_dir: Path, needs: Needs) -> Path:
     if not folders:
         raise CheckpointError(
             f"resume_from_checkpoint is True, but {output_dir} holds no checkpoint. Check output_dir, or leave "
-            "resume_from_checkpoint unset to start anew."
+            "resume_from_checkpoint unset to start a new run."
         )
     found = next((folder for folder in folders if _missing(folder, needs) is None), folders[0])
     for skipped in folders[: folders.index(found)]:
         logger.warning(
-            "%s is not whole (%s is missing), so the run goes on from %s, the newest that is.",
+            "%s is incomplete (%s is missing), so the run continues from %s, the newest complete checkpoint.",
             skipped,
             _missing(skipped, needs),
             found,
@@ -170,14 +173,14 @@ def _newest_whole(output_dir: Path, needs: Needs) -> Path:
 
 
 def _missing(folder: Path, needs: Needs) -> str | None:
-    """Returns the first name that a checkpoint should hold and does not."""
+    """Returns the name of the first missing file, if any."""
     if not any(True for _ in folder.glob("rollout_state_*.pt")):
         return "rollout_state_0.pt"
     present = {path.name for path in folder.iterdir()}
     if not any(True for pattern in WEIGHTS for _ in folder.glob(pattern)):
         return "model.safetensors"
     names = [TRAINER_STATE_NAME]
-    if needs.mode == DistributedType.DEEPSPEED:  # keeps optimizer and schedule in a folder of its own
+    if needs.mode == DistributedType.DEEPSPEED:  # stores optimizer and schedule in a separate folder
         names += [LATEST]
     elif needs.mode != DistributedType.FSDP or not any(folder.glob("optimizer*")):
         names += [OPTIMIZER_NAME]
@@ -188,7 +191,7 @@ def _missing(folder: Path, needs: Needs) -> str | None:
 
 def _missing_of_processes(folder: Path, needs: Needs, present: set[str]) -> str | None:
     if any(_damage_of_zip(path) for path in folder.glob("rollout_state_*.pt")):
-        return None  # `_damages` says so
+        return None  # `_damages` reports it
     count = world_size_of(folder)
     ranks = range(count) if needs.rank is None else [needs.rank] * (needs.rank < count)
     states = [f"rollout_state_{rank}.pt" for rank in ranks]
@@ -200,7 +203,7 @@ def _missing_of_processes(folder: Path, needs: Needs, present: set[str]) -> str 
 def _missing_shard(folder: Path, ranks: Iterable[int]) -> str | None:
     for rank in ranks:
         name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-        if not any(True for _ in (folder / zero_tag(folder)).glob(f"*{name}")):  # bf16_... where it computes so
+        if not any(True for _ in (folder / zero_tag(folder)).glob(f"*{name}")):  # bf16_... if it computes in bfloat16
             return f"{zero_tag(folder)}/{name}"
     return None
 
@@ -217,7 +220,7 @@ def _damages(folder: Path) -> Iterator[str]:
                 yield damage
     for path in sorted(folder.rglob("*.safetensors")):
         try:
-            with safe_open(path, framework="pt"):  # compares the header with the length of the file
+            with safe_open(path, framework="pt"):  # compares the header with the file size
                 pass
         except (SafetensorError, OSError) as error:
             yield f"{path} cannot be read ({error})"
@@ -226,14 +229,15 @@ def _damages(folder: Path) -> Iterator[str]:
             try:
                 json.loads(path.read_text(encoding="utf-8"))
             except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                yield f"{path} is no JSON ({error})"
+                yield f"{path} is not valid JSON ({error})"
+    yield from changed_files(folder)
 
 
 def _damage_of_zip(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, struct.error) as error:
         return f"{path} cannot be read ({error})"
     return None if broken is None else f"{path} is damaged (in {broken})"
 
@@ -247,17 +251,17 @@ def _remedy(folder: Path, needs: Needs) -> str:
         and _missing(other, needs) is None
         and next(_damages(other), None) is None
     ]
-    as_a_model = "start from this folder as a model (--model_name_or_path), if its weights are whole"
+    as_a_model = "start from this folder as a model (--model_name_or_path), if its weights are complete"
     if not whole:
-        return f"No other checkpoint beside it is whole: {as_a_model}."
-    return f"Resume from {whole[-1]}, which is whole, or {as_a_model}."
+        return f"No other checkpoint next to it is complete: {as_a_model}."
+    return f"Resume from {whole[-1]}, which is complete, or {as_a_model}."
 
 
 # Adapters
 
 
 def _check_adapters(folder: Path, model: nn.Module) -> None:
-    """Refuses other adapters than the checkpoint's: the Trainer would go on with new ones in place of the trained."""
+    """Refuses adapters that differ from the checkpoint's: the Trainer would silently train new ones instead."""
     if not is_peft_model(model):
         if (folder / ADAPTER_CONFIG_NAME).is_file():
             raise CheckpointError(
@@ -270,7 +274,7 @@ def _check_adapters(folder: Path, model: nn.Module) -> None:
     path = next((path for path in paths if path.is_file()), None)
     own = _plain(model.peft_config[name].to_dict())
     if path is None:
-        if any(folder.glob("*_fsdp_*")):  # all weights in one sharded state
+        if any(folder.glob("*_fsdp_*")):  # all weights are in one sharded state
             return
         raise CheckpointError(
             f"The model has adapters ({_short(own)}), but {folder} holds none. Resume without them, or start from "
@@ -281,8 +285,8 @@ def _check_adapters(folder: Path, model: nn.Module) -> None:
     if names:
         differences = "; ".join(f"{key} is {own[key]!r}, in the checkpoint {saved[key]!r}" for key in names)
         raise CheckpointError(
-            f"The adapters of the model are not those of {folder}, so what they have learned would be lost: "
-            f"{differences}. Resume with the checkpoint's settings, or merge its adapters and start anew."
+            f"The adapters of the model are not those of {folder}, so their training would be lost: {differences}. "
+            "Resume with the checkpoint's settings, or merge its adapters and start a new run."
         )
 
 
@@ -291,7 +295,7 @@ def _saved_adapter(path: Path) -> dict[str, Any]:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON has it, with names in order: peft keeps them in sets; unset and empty are one."""
+    """The config as in JSON, with sorted names (peft keeps them in sets); unset and empty values are equal."""
     plain = json.loads(
         json.dumps(dict(config), default=lambda value: sorted(value) if isinstance(value, set) else str(value))
     )
@@ -304,16 +308,16 @@ def _short(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={config.get(key)!r}" for key in ("peft_type", "r", "lora_alpha", "target_modules"))
 
 
-# A run that starts anew
+# A new run
 
 
 def warn_of_earlier_run(output_dir: str | Path) -> None:
-    """Says that a run which starts anew does so beside the checkpoints of another one."""
+    """Warns if a new run starts in a folder with checkpoints of an earlier run."""
     folders = [Path(path) for path in sort_checkpoints(str(output_dir))] if Path(output_dir).is_dir() else []
     if folders:
         logger.warning(
-            "%s holds checkpoints of an earlier run (%s), and this run starts anew. resume_from_checkpoint=True "
-            "would go on from %s, the one of the highest step. Use another output_dir to keep the runs apart.",
+            "%s holds checkpoints of an earlier run (%s), but this is a new run. resume_from_checkpoint=True would "
+            "continue from %s, the one with the highest step. Use another output_dir to keep the runs apart.",
             output_dir,
             ", ".join(folder.name for folder in folders),
             folders[-1].name,

@@ -1,87 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output folder of a run: one run at a time writes to it, and SIGTERM ends that run as Ctrl-C does."""
 
-import errno
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from accelerate import Accelerator
+from filelock import FileLock, Timeout
 from transformers.utils import logging
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from ...environment import Terminated
+from ...rollout.agreement import failing_together
 
 logger = logging.get_logger(__name__)
 
-LOCK_FILE = "_run.lock"  # names that begin so are not pushed to the Hub
-HELD = (errno.EWOULDBLOCK, errno.EACCES)
+LOCK_FILE = "_run.lock"  # names that begin like this are not pushed to the Hub
+SECONDS = 0.1  # enough to try again when a run is just ending
+ON_WINDOWS = os.name == "nt"  # a lock keeps others from reading the file there, and filelock deletes it
 
 
 class FolderInUseError(RuntimeError):
-    """Another run writes to this output folder."""
+    """Another run is writing to this output folder."""
 
 
 @contextmanager
 def only_run_in(folder: str | Path) -> Iterator[None]:
-    """Holds the folder for this run.
+    """Holds the folder for this run. The lock ends with the process, however that ends.
+
+    Args:
+        folder (`str` or `Path`): The output folder. It is made if it is missing.
 
     Raises:
-        FolderInUseError: If another run holds it.
+        FolderInUseError: If another run holds the folder.
+        ValueError: If the lock file is a link.
     """
-    if fcntl is None:
-        yield
-        return
-    path = Path(folder) / LOCK_FILE
-    descriptor = _acquire(path)
+    path, owner = Path(folder) / LOCK_FILE, os.getpid()
+    lock = FileLock(path, timeout=SECONDS, fallback_to_soft=False)
+    _acquire(lock, path)
     try:
+        if lock.is_locked and not ON_WINDOWS:
+            path.write_text(f"{owner}\n")
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held, so that nobody else's is deleted
-        os.close(descriptor)
+        if os.getpid() == owner:  # a forked child does not hold it
+            if not ON_WINDOWS:
+                path.unlink(missing_ok=True)  # while it is held, so that no other run's file is deleted
+            lock.release()
 
 
-def _acquire(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in HELD:
-                holder = os.read(descriptor, 32).decode(errors="replace").strip()
-                os.close(descriptor)
-                raise FolderInUseError(
-                    f"Another run is writing to {path.parent}{f' (process {holder})' if holder else ''}. Two runs in "
-                    "one folder delete each other's checkpoints. Wait for its end, or use another output_dir."
-                ) from error
-            logger.warning("%s cannot be locked (%s): see that no other run writes to this folder.", path, error)
-            return descriptor
-        if _is_still(path, descriptor):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
-            return descriptor
-        os.close(descriptor)  # its holder deleted it in between
+@contextmanager
+def held_by_this_run(folder: str | Path, accelerator: Accelerator) -> Iterator[None]:
+    """Locks the folder in the main process, on behalf of all processes; every process enters it."""
+    with ExitStack() as held:
+        with failing_together("claiming the output folder"):
+            if accelerator.is_main_process:
+                held.enter_context(only_run_in(folder))
+        yield
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def _acquire(lock: FileLock, path: Path) -> None:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+        lock.acquire()
+    except Timeout as error:
+        raise FolderInUseError(
+            f"Another run is writing to {path.parent}{_holder(path)}. Two runs in one folder delete each other's "
+            "checkpoints. Wait until it ends, or use another output_dir."
+        ) from error
+    except OSError as error:
+        if path.is_symlink():
+            raise ValueError(
+                f"{path} is a link to {os.readlink(path)}. The lock of a run is not written through links. Delete the "
+                "link, or use another output_dir."
+            ) from error
+        if error.filename is not None:  # the file cannot be opened
+            raise
+        logger.warning("%s cannot be locked (%s): make sure that no other run writes to this folder.", path, error)
+
+
+def _holder(path: Path) -> str:
+    if ON_WINDOWS:
+        return ""
+    try:
+        process = path.read_text(errors="replace")[:32].strip()
+    except FileNotFoundError:  # that run has just ended
+        return ""
+    return f" (process {process})" if process else ""
 
 
 @contextmanager
 def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
-    """Turns the first SIGTERM into a `SystemExit`; a second one kills. A handler of the user's own stays.
+    """Turns the first SIGTERM into a `SystemExit`; a second one kills. A custom handler is kept.
 
     Args:
-        leaves_something (`bool`): Off for processes that write nothing: they end at once, even within an exchange.
+        leaves_something (`bool`): False for processes that write nothing; they end at once, even within an exchange.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not leaves_something or not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -91,10 +106,10 @@ def ending_in_order(leaves_something: bool = True) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        if os.getpid() != owner:  # a child that inherited this
+        if os.getpid() != owner:  # a child process inherited this handler
             os.kill(os.getpid(), number)
             return
-        raise SystemExit(128 + number)
+        raise Terminated(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     try:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves on disk and on the Hub: whole checkpoints, and a folder that is a model with its card.
+"""Saves and publishes a run: complete checkpoints, and an output folder that is a model with its card.
 
-A checkpoint is written beside its place and moved there when it is complete, so a kill never leaves half of one.
+A checkpoint is written to a staging folder and moved into place when it is complete. If a process is killed, it never
+leaves an incomplete one.
 """
 
 import shutil
@@ -21,7 +22,7 @@ from ...reports.curve import plot_reward_curve
 from ..distributed.rollout_weights import RolloutWeights
 from ..distributed.sharding import without_copies
 from ..models.reference import REFERENCE_ADAPTER
-from ..models.weights import declare_float32, with_master_weights, without_tied, writing_as_told
+from ..models.weights import declare_float32, saving_where_called, with_master_weights, without_tied
 from .atomic import committed, drop_old_checkpoints
 from .card import REWARD_CURVE, model_card
 from .publishing import publish_folder, save_merged
@@ -41,7 +42,7 @@ class SavingTrainer(Trainer):
     # The model and its card
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with writing_as_told():
+        with saving_where_called():
             self._save_model(output_dir, _internal_call)
 
     def _save_model(self, output_dir: str | None, _internal_call: bool) -> None:
@@ -52,7 +53,7 @@ class SavingTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
         is_result = not output_dir or Path(output_dir).resolve() == Path(self.args.output_dir).resolve()
         if is_result and not _internal_call:
-            self.create_model_card()  # peft has left an empty one beside adapters
+            self.create_model_card()  # peft has written an empty one next to adapters
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         weights = self._weights_to_save(self.policy, state_dict)
@@ -61,10 +62,10 @@ class SavingTrainer(Trainer):
             folder = Path(output_dir or self.args.output_dir)
             declare_float32(folder, weights)
             if REFERENCE_ADAPTER in getattr(self.policy, "peft_config", {}):
-                shutil.rmtree(folder / REFERENCE_ADAPTER)  # a run takes it from where it started
+                shutil.rmtree(folder / REFERENCE_ADAPTER)  # a resumed run creates it again from the initial model
 
     def _weights_to_save(self, model: nn.Module, gathered: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
-        """Every process calls it; what the modules themselves hold is saved where nothing was gathered."""
+        """Returns gathered weights, or `None` to save those of the modules; every process calls it."""
         if self.is_deepspeed_enabled:
             gathered = with_master_weights(model, gathered)
         return without_copies(model, gathered)
@@ -79,9 +80,9 @@ class SavingTrainer(Trainer):
         dataset_name: str | list[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Writes the README of the output folder: what the model is, how to load it, how it was trained, results."""
+        """Writes the README of the output folder: the model, how to load it, how it was trained, results."""
         if kwargs:
-            raise TypeError(f"create_model_card takes no {', '.join(kwargs)}; see its signature for what it takes.")
+            raise TypeError(f"create_model_card takes no {', '.join(kwargs)}; see its signature for valid arguments.")
         if not self.is_world_process_zero():
             return
         if any("reward" in entry for entry in self.state.log_history):
@@ -122,7 +123,7 @@ class SavingTrainer(Trainer):
             self._push_from_checkpoint(str(folder / name))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._staging is not None:  # what is still being written is pushed when it is in its place
+        if self._staging is not None:  # the checkpoint is pushed later, once it is in place
             return
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             publish_folder(checkpoint_folder, self.args.output_dir, self._published_folders())
@@ -130,22 +131,5 @@ class SavingTrainer(Trainer):
         super()._push_from_checkpoint(checkpoint_folder)
 
     def _published_folders(self) -> list[str]:
-        """Folders of a checkpoint that hold further models."""
+        """Folders of a checkpoint that hold additional models."""
         return []
-
-
-def save_before_the_end(trainer: Trainer) -> str:
-    """Saves a checkpoint of the last finished step; every process calls it.
-
-    Returns:
-        `str`: What to do next, for the error that ends the run.
-    """
-    step = trainer.state.global_step
-    if step == 0:
-        return "No step was done yet, so nothing was saved."
-    trainer._save_checkpoint(trainer.model, trial=None)
-    trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
-    folder = Path(trainer.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-    if trainer.args.save_only_model:
-        return f"The model was saved to {folder}; with save_only_model the run cannot be resumed from it."
-    return f"A checkpoint was saved: start the server and go on with --resume_from_checkpoint {folder}."

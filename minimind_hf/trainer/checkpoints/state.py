@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint holds beyond the Trainer's: the rollouts that are still to be trained on, of every process.
+"""State in a checkpoint beyond the Trainer's: the unused part of the rollout of every process.
 
-With as many processes as before, a run goes on bit for bit. With another number the completions of the interrupted
-rollout cannot be dealt out as they were, so they are drawn again by the resumed policy; everything else goes on.
+With the same number of processes, a run continues bit for bit. With another number, the completions of the interrupted
+rollout cannot be distributed as before, so the resumed policy samples them again; everything else continues.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ IN_THE_BUFFER = (
     "rollout_correction",
     "rollout_correction_cap",
     "reward_weights",
+    "advantage_estimator",
     "scale_rewards",
     "multi_objective_aggregation",
     "gamma",
@@ -36,45 +37,71 @@ IN_THE_BUFFER = (
 
 
 def save_rollout_state(
-    folder: str | Path, args: TrainingArguments, rollouts_made: int, buffer: Sequence[MicroBatch]
+    folder: str | Path,
+    args: TrainingArguments,
+    rollouts_made: int,
+    buffer: Sequence[MicroBatch],
+    order: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves what of this process's experience is not used up."""
-    state = {"world_size": args.world_size, "rollouts_made": rollouts_made, "buffer": list(buffer)}
+    """Saves the unused micro-batches of this process, and the order of the prompts (see `data_order`)."""
+    state = {
+        "world_size": args.world_size,
+        "rollouts_made": rollouts_made,
+        "buffer": [batch.state() for batch in buffer],
+    }
     state["made_with"] = _made_with(args)
+    state["order"] = dict(order or {})
     torch.save(state, _path(folder, args.process_index))
 
 
 def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int, list[MicroBatch]]:
-    """Loads it again.
+    """Loads the state from [`save_rollout_state`].
 
     Returns:
-        `(rollouts_made, buffer)`: The buffer is empty if the checkpoint is of another number of processes.
+        `(rollouts_made, buffer)`: The buffer is empty if the checkpoint is from another number of processes.
 
     Raises:
-        FileNotFoundError: If the checkpoint holds no such state.
-        ValueError: If what is still to be trained on was made with other settings.
+        FileNotFoundError: If the checkpoint does not hold this state.
+        ValueError: If the unused micro-batches were made with other settings.
     """
     world_size = world_size_of(folder)
     if world_size != args.world_size:
         logger.warning(
-            "%s was written by %d processes and goes on in %d: the rollout that it interrupted is drawn again, so the "
-            "run is as good as the one that was stopped, but not the same bit for bit.",
+            "%s was written by %d processes and is resumed with %d: the interrupted rollout is sampled again, so the "
+            "results are equivalent, but not the same bit for bit.",
             folder,
             world_size,
             args.world_size,
         )
         return _load(folder, 0)["rollouts_made"], []
     state = _load(folder, args.process_index)
-    if any(state["buffer"]):
+    buffer = [MicroBatch.from_state(_upgraded(saved), args.device) for saved in state["buffer"]]
+    if any(buffer):
         _check_made_with(folder, state.get("made_with", {}), _made_with(args))
-    on_device = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in state["buffer"]]
-    return state["rollouts_made"], on_device
+    return state["rollouts_made"], buffer
+
+
+def _upgraded(saved: dict[str, Any]) -> dict[str, Any]:
+    """Converts the state of a micro-batch from version 0.1, which saved only padded tensors."""
+    if "prompt_mask" not in saved:
+        return saved or MicroBatch.skipped(torch.device("cpu")).state()
+    tokens = {
+        f"{name}_ids": _unpadded(saved[f"{name}_ids"], saved[f"{name}_mask"]) for name in ("prompt", "completion")
+    }
+    kept = ("loss_mask", "old_logps", "advantages", "ref_logps", "token_weights", "old_values", "returns")
+    lists = {name: saved[name].tolist() for name in ("group_ids", "rows")}
+    sampled_at = int(saved["sampled_at"][0])
+    return {**tokens, **lists, "sampled_at": sampled_at, **{name: saved[name] for name in kept if name in saved}}
+
+
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def _made_with(args: TrainingArguments) -> dict[str, Any]:
-    """The settings that are in the micro-batches of a rollout, so that a change comes too late for them."""
+    """The settings that the micro-batches of a rollout depend on: later changes do not affect them."""
     settings = {name: getattr(args, name) for name in IN_THE_BUFFER if hasattr(args, name)}
-    for weight in ("beta", "kl_coef"):  # above 0, the rollout holds the reference's log-probabilities
+    for weight in ("beta", "kl_coef"):  # if above 0, the rollout holds the reference's log-probabilities
         if hasattr(args, weight):
             settings[f"{weight} > 0"] = getattr(args, weight) > 0
     return settings
@@ -86,14 +113,20 @@ def _check_made_with(folder: str | Path, saved: Mapping[str, Any], own: Mapping[
     ]
     if changed:
         raise ValueError(
-            f"{folder} was written within a rollout, whose completions are still to be trained on, but "
+            f"{folder} was written within a rollout that has not been trained on completely, but "
             f"{'; '.join(changed)}. Resume with the settings of the run, or from a checkpoint at the end of a "
             "rollout, where all of them may change."
         )
 
 
+def saved_order(folder: str | Path) -> dict[str, Any]:
+    """Returns in which order prompts came in the run of a checkpoint; empty for checkpoints of earlier versions."""
+    any_rank = next(Path(folder).glob(ROLLOUT_STATE.format(rank="*")), _path(folder, 0))
+    return _read(any_rank).get("order", {})
+
+
 def world_size_of(folder: str | Path) -> int:
-    """Returns how many processes wrote a checkpoint."""
+    """Returns the number of processes that wrote a checkpoint."""
     any_rank = next(Path(folder).glob(ROLLOUT_STATE.format(rank="*")), _path(folder, 0))
     return _read(any_rank)["world_size"]
 
@@ -105,7 +138,7 @@ def _load(folder: str | Path, rank: int) -> dict:
 def _read(path: Path) -> dict:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is missing, so the run cannot go on exactly where it stopped. It is written with every "
+            f"{path} is missing, so the run cannot continue exactly where it stopped. This file is written with every "
             "checkpoint of this trainer unless save_only_model is set, one per process. Start from this "
             "folder as a model instead (--model_name_or_path), or resume from another checkpoint."
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes between backward and update when DeepSpeed does both: clipping by model, and updates that are not made.
+"""Clipping and checks between backward and update under DeepSpeed, which does both.
 
-accelerate calls the engine's `step` at the end of the last backward of an optimizer step, before the Trainer could
-clip or decide. So the step itself is guarded, and the update inside it, which comes when the norm of the gradients is
-known.
+accelerate calls the `step` of the DeepSpeed engine at the end of the last backward pass of an optimizer step, before
+the Trainer could clip or skip. So the step itself is wrapped, and also the update inside it, where the norm of the
+gradients is known.
 """
 
 import math
@@ -17,54 +17,54 @@ from torch.distributed import all_reduce
 
 
 def guard_step(
-    engine: Any, clip: Callable[[], None], judge: Callable[[float | None], None], skips: Callable[[], bool]
+    deepspeed_engine: Any, clip: Callable[[], None], judge: Callable[[float | None], None], skips: Callable[[], bool]
 ) -> None:
-    """Makes the engine clip and ask before it updates.
+    """Makes DeepSpeed clip gradients and check the step before it updates.
 
     Args:
-        engine (`DeepSpeedEngine`): Guarded once, however often this is called.
+        deepspeed_engine (`DeepSpeedEngine`): Wrapped once, however often this is called.
         clip (`Callable`): Clips the gradients in place.
-        judge (`Callable`): Raises if what was computed is not finite. Called by all processes, before anything is
-            updated: first without the norm of the gradients, and again with one that is not finite.
-        skips (`Callable`): Says, in all processes alike, whether this update leaves everything as it is.
+        judge (`Callable`): Raises if losses or gradients are not finite. Called in all processes before the update:
+            first without the norm of the gradients, then again if the norm is not finite.
+        skips (`Callable`): Whether to skip this update; gives the same answer in all processes.
     """
-    if hasattr(engine.step, "guarded"):
+    if hasattr(deepspeed_engine.step, "guarded"):
         return
-    step = engine.step
+    step = deepspeed_engine.step
 
     def guarded_step(*args: Any, **kwargs: Any) -> None:
         clip()
         judge(None)
-        with _holding_still(engine) if skips() else _judging_norm(engine, judge):
+        with _holding_still(deepspeed_engine) if skips() else _judging_norm(deepspeed_engine, judge):
             step(*args, **kwargs)
 
     guarded_step.guarded = True
-    engine.step = guarded_step
+    deepspeed_engine.step = guarded_step
 
 
-def _holding_still(engine: Any) -> Any:
-    """DeepSpeed drops the gradients as after any step, but the optimizer inside moves neither weights nor momentum."""
-    return _updating_by(engine, lambda *args, **kwargs: None)
+def _holding_still(deepspeed_engine: Any) -> Any:
+    """DeepSpeed clears the gradients as usual, but the inner optimizer changes neither weights nor momentum."""
+    return _updating_by(deepspeed_engine, lambda *args, **kwargs: None)
 
 
-def _judging_norm(engine: Any, judge: Callable[[float | None], None]) -> Any:
-    """In bfloat16 DeepSpeed updates whatever the gradients are; in other precisions it passes over bad ones itself."""
-    update = engine.optimizer.optimizer.step
+def _judging_norm(deepspeed_engine: Any, judge: Callable[[float | None], None]) -> Any:
+    """Checks the norm: in bfloat16 DeepSpeed updates with any gradients; otherwise it skips bad ones itself."""
+    update = deepspeed_engine.optimizer.optimizer.step
 
     def judged_update(*args: Any, **kwargs: Any) -> Any:
-        norm = engine.optimizer._global_grad_norm  # the same in all processes
+        norm = deepspeed_engine.optimizer._global_grad_norm  # the same in all processes
         if norm is not None and not math.isfinite(norm):
             judge(float(norm))
         return update(*args, **kwargs)
 
-    return _updating_by(engine, judged_update)
+    return _updating_by(deepspeed_engine, judged_update)
 
 
 @contextmanager
-def _updating_by(engine: Any, update: Callable) -> Iterator[None]:
-    """The optimizer inside, which DeepSpeed calls once per group of parameters, updates by this meanwhile."""
-    inner = engine.optimizer.optimizer
-    before = vars(inner).get("step")  # a schedule may have put its own there
+def _updating_by(deepspeed_engine: Any, update: Callable) -> Iterator[None]:
+    """Replaces the step of the inner optimizer, which DeepSpeed calls once per parameter group, in the context."""
+    inner = deepspeed_engine.optimizer.optimizer
+    before = vars(inner).get("step")  # a schedule may have replaced it
     inner.step = update
     try:
         yield
@@ -76,16 +76,16 @@ def _updating_by(engine: Any, update: Callable) -> Iterator[None]:
 
 
 @torch.no_grad()
-def clip_engine_gradients(models: tuple[list[nn.Parameter], ...], max_norm: float, stage: int) -> list[Tensor]:
-    """Clips the gradients of each model alone where ZeRO holds them in parts; every process calls it.
+def clip_deepspeed_gradients(models: tuple[list[nn.Parameter], ...], max_norm: float, stage: int) -> list[Tensor]:
+    """Clips the gradients of each model separately under ZeRO, which partitions them; every process calls it.
 
     Args:
-        models: Trainable parameters by model.
-        max_norm (`float`): Of each; infinite to only measure.
-        stage (`int`): Of ZeRO.
+        models: Trainable parameters of each model.
+        max_norm (`float`): Maximum norm for each model; infinity only measures.
+        stage (`int`): The ZeRO stage.
 
     Returns:
-        `list[Tensor]`: The norms before.
+        `list[Tensor]`: The norms before clipping.
     """
     return [_clip(parameters, max_norm, stage) for parameters in models]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy as a rollout engine needs it: an ordinary module with whole weights, gathered once per rollout.
+"""Provides the policy to a rollout engine: an ordinary module with unsharded weights, gathered once per rollout.
 
-One process, DDP, ZeRO-1 and ZeRO-2 hold it already. ZeRO-3 gathers the policy's weights in place and takes its hooks
-off meanwhile. FSDP2 modules cannot be called by one process without the others, so there an unwrapped twin of the
-policy, which owns no weights between rollouts, borrows the gathered ones.
+With one process, DDP, ZeRO-1 and ZeRO-2, every process has such a module already. Under ZeRO-3, the policy's weights
+are gathered in place, and its hooks are removed meanwhile. A process cannot call FSDP2 modules without the others, so
+there an unwrapped twin of the policy borrows the gathered weights. The twin holds no weights between rollouts.
 """
 
 import copy
@@ -18,16 +18,16 @@ from trl.models.utils import add_hooks, remove_hooks
 
 from .sharding import is_zero3, reshard, whole_tensor
 
-# What activation checkpointing and compilation put into the names of parameters
+# Added to parameter names by activation checkpointing and compilation
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 class RolloutWeights:
-    """Made before the policy is wrapped for training.
+    """Gathers the policy for rollouts; create it before the policy is wrapped for training.
 
     Args:
-        policy (`PreTrainedModel` or `PeftModel`): Not yet wrapped.
-        accelerator: Of the trainer.
+        policy (`PreTrainedModel` or `PeftModel`): The policy, not yet wrapped.
+        accelerator: The trainer's.
     """
 
     def __init__(self, policy: nn.Module, accelerator: Accelerator):
@@ -36,11 +36,11 @@ class RolloutWeights:
 
     @contextmanager
     def gathered(self, wrapped: nn.Module, policy: nn.Module) -> Iterator[nn.Module]:
-        """Yields the policy with whole weights; every process enters it.
+        """Yields the policy with unsharded weights; every process enters it.
 
         Args:
-            wrapped (`nn.Module`): What is trained, as accelerate wrapped it.
-            policy (`nn.Module`): The policy in it.
+            wrapped (`nn.Module`): The trained model, as wrapped by accelerate.
+            policy (`nn.Module`): The policy inside it.
         """
         if self._twin is not None:
             reshard(wrapped)
@@ -54,7 +54,7 @@ class RolloutWeights:
 
 
 def _weightless(policy: nn.Module) -> nn.Module:
-    """A copy whose parameters are empty; parameters that are one (tied embeddings) stay one."""
+    """Returns a copy with empty parameters; tied parameters stay tied."""
     empty = {
         id(parameter): nn.Parameter(parameter.data.new_empty(0), requires_grad=False)
         for parameter in policy.parameters()
@@ -84,27 +84,28 @@ def _plain_name(name: str) -> str:
 
 
 @contextmanager
-def _gathered_in_place(engine: nn.Module, policy: nn.Module) -> Iterator[None]:
+def _gathered_in_place(deepspeed_engine: nn.Module, policy: nn.Module) -> Iterator[None]:
     import deepspeed
 
-    hooked = isinstance(engine, deepspeed.DeepSpeedEngine)  # not before training, in a first evaluation
+    # An evaluation before training gets a model that DeepSpeed has not wrapped yet.
+    hooked = isinstance(deepspeed_engine, deepspeed.DeepSpeedEngine)
     with deepspeed.zero.GatheredParameters(list(policy.parameters())), torch.no_grad():
         if not hooked:
             yield
             return
-        remove_hooks(engine)
+        remove_hooks(deepspeed_engine)
         try:
-            with _without_hook_of_steps(engine):
+            with _without_hook_of_steps(deepspeed_engine):
                 yield
         finally:
-            add_hooks(engine)
+            add_hooks(deepspeed_engine)
 
 
 @contextmanager
-def _without_hook_of_steps(engine: nn.Module) -> Iterator[None]:
-    """Takes off what trl leaves: in a pass that follows, DeepSpeed compares the processes, and waits for those that
-    make fewer passes or fail."""
-    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
+def _without_hook_of_steps(deepspeed_engine: nn.Module) -> Iterator[None]:
+    """Removes a hook that trl leaves in place: in the next forward pass it compares the processes, and would wait for
+    those that make fewer passes or fail."""
+    offload = getattr(deepspeed_engine.optimizer, "parameter_offload", deepspeed_engine.optimizer)
     hooks, number = offload.module._forward_pre_hooks, offload.fwd_pre_hook.id
     hook = hooks.pop(number)
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that several processes hold in parts: which modes the trainers run in, and how to see weights whole.
+"""Weights that are sharded over processes: which modes the trainers support, and how to get whole weights.
 
-Under ZeRO-3 weights are in parts from the moment they are loaded, under FSDP2 from the moment that the trainer wraps
-the model. Copies (reference, critic) are made before the wrapping, from whole weights.
+Under ZeRO-3 weights are sharded when they are loaded, under FSDP2 when the trainer wraps the model. Copies (reference,
+critic) are made before that, from whole weights.
 """
 
 import os
@@ -29,20 +29,20 @@ SUPPORTED = (
 
 
 def check_mode(accelerator: Accelerator) -> None:
-    """Refuses the modes that the trainers are not made for.
+    """Refuses modes that the trainers do not support.
 
     Raises:
-        ValueError: Naming the mode and what to use instead.
+        ValueError: With the mode and what to use instead.
     """
     kind = accelerator.distributed_type
     if kind not in SUPPORTED:
         raise ValueError(
-            f"The trainers run in one process, under DDP, DeepSpeed ZeRO and FSDP2, not under {kind.value}. Choose "
-            "one of the files in accelerate_configs/."
+            f"distributed_type is {kind.value}, but the trainers run only in one process, under DDP, DeepSpeed ZeRO "
+            "and FSDP2. Choose one of the files in accelerate_configs/."
         )
     if kind == DistributedType.DEEPSPEED and accelerator.state.deepspeed_plugin.zero_stage == 0:
         raise ValueError(
-            "zero_stage is 0, with which DeepSpeed shards nothing and updates in other ways. Choose 1, 2 or 3, or DDP "
+            "zero_stage is 0, for which DeepSpeed shards nothing and updates differently. Choose 1, 2 or 3, or DDP "
             "(accelerate_configs/ddp.yaml)."
         )
     if kind != DistributedType.FSDP:
@@ -50,38 +50,38 @@ def check_mode(accelerator: Accelerator) -> None:
     plugin = accelerator.state.fsdp_plugin
     if not accelerator.is_fsdp2:
         raise ValueError(
-            f"fsdp_version is {plugin.fsdp_version}, whose wrapped weights cannot be gathered for a rollout. Set "
+            f"fsdp_version is {plugin.fsdp_version}, but its wrapped weights cannot be gathered for a rollout. Set "
             "fsdp_version: 2, as in accelerate_configs/fsdp2.yaml."
         )
     if plugin.cpu_ram_efficient_loading:
         raise ValueError(
-            "fsdp_cpu_ram_efficient_loading leaves the weights of every process but the first empty until they are "
-            "sharded, while reference and critic are copied from them before. Set it to false, as in "
+            "fsdp_cpu_ram_efficient_loading is true. It leaves the weights empty in all processes but the first until "
+            "they are sharded, but reference and critic are copied from them before that. Set it to false, as in "
             "accelerate_configs/fsdp2.yaml."
         )
 
 
 def check_each_node(args: TrainingArguments, accelerator: Accelerator) -> None:
-    """Refuses to save on each machine by itself what only all of them together hold.
+    """Refuses `save_on_each_node` if no machine has a whole checkpoint.
 
     Raises:
-        ValueError: With what to do instead.
+        ValueError: Naming the setting and the alternatives.
     """
     kind = accelerator.distributed_type
     is_one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size)) == args.world_size
     if not args.save_on_each_node or is_one_machine or kind not in (DistributedType.DEEPSPEED, DistributedType.FSDP):
         return
     raise ValueError(
-        f"save_on_each_node saves on the disk of each machine, but under {kind.value} a checkpoint consists of what "
-        "all of them write. Set it to false with an output_dir on a file system that all see, or train with DDP."
+        f"save_on_each_node is true, but under {kind.value} a checkpoint consists of the files of all machines. Set "
+        "it to false and put output_dir on a file system that all machines share, or train with DDP."
     )
 
 
 def keep_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer) -> None:
-    """Has DeepSpeed's offload run the optimizer that was asked for.
+    """Makes DeepSpeed's offload use the chosen optimizer.
 
-    accelerate puts DeepSpeed's own Adam for CPUs in the place of any optimizer of which it knows no version for CPUs.
-    Adam and AdamW are the same there, and faster.
+    accelerate replaces any optimizer without a CPU version that it knows by DeepSpeed's own Adam for CPUs. For Adam
+    and AdamW this is the same and faster.
     """
     plugin = accelerator.state.deepspeed_plugin
     if plugin is not None and type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
@@ -95,16 +95,16 @@ def is_zero3(accelerator: Accelerator) -> bool:
 
 
 def shards_weights(accelerator: Accelerator) -> bool:
-    """Whether a process holds only its part of the weights, so that a forward pass is the work of all."""
+    """Whether a process has only its part of the weights, so that all processes must make a forward pass together."""
     return accelerator.distributed_type == DistributedType.FSDP or is_zero3(accelerator)
 
 
 def whole_weights(*models: nn.Module, changed: bool = False) -> AbstractContextManager:
-    """Gathers the weights of models that ZeRO-3 has sharded while loading them; every process enters it.
+    """Gathers the weights of models that ZeRO-3 sharded while loading. Every process enters it.
 
     Args:
-        models: As loaded, not yet wrapped for training. Those that are not sharded stay as they are.
-        changed (`bool`): Spread the weights of the first process at the end, instead of dropping what was gathered.
+        models: Loaded models, not yet wrapped for training. Those that are not sharded do not change.
+        changed (`bool`): At the end, distribute the weights of the first process instead of dropping them.
     """
     if not is_deepspeed_zero3_enabled():
         return nullcontext()
@@ -115,7 +115,7 @@ def whole_weights(*models: nn.Module, changed: bool = False) -> AbstractContextM
 
 
 def whole_parameter(parameter: nn.Parameter, changed: bool = False) -> AbstractContextManager:
-    """The same for one parameter, at any time; every process enters it."""
+    """The same for one parameter, at any time. Every process enters it."""
     if not hasattr(parameter, "ds_id"):
         return nullcontext()
     import deepspeed
@@ -124,25 +124,25 @@ def whole_parameter(parameter: nn.Parameter, changed: bool = False) -> AbstractC
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """Gathers what FSDP2 holds in parts; every process calls it. Other tensors stay as they are."""
+    """Gathers a tensor that FSDP2 sharded; other tensors are returned unchanged. Every process calls it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def reshard(wrapped: nn.Module) -> None:
-    """After a pass without a backward FSDP2 keeps some weights whole, in the precision that it computes in."""
+    """Shards again the weights that FSDP2 keeps whole, in compute precision, after a pass without backward."""
     for module in wrapped.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether ZeRO-3 has sharded a model while loading it."""
+    """Whether ZeRO-3 sharded a model while loading it."""
     return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
 @contextmanager
 def loading_whole(args: TrainingArguments) -> Iterator[None]:
-    """Models that are made inside are not sharded at once under ZeRO-3."""
+    """Under ZeRO-3, models that are made inside are not sharded at once."""
     if not is_deepspeed_zero3_enabled():
         yield
         return
@@ -155,11 +155,11 @@ def loading_whole(args: TrainingArguments) -> Iterator[None]:
 
 
 def without_copies(model: nn.Module, weights: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
-    """Drops weights that are another one's (tied embeddings) from gathered ones, where nothing else says so.
+    """Drops copies of other weights (tied embeddings) from gathered weights, which do not mark them.
 
     Args:
         model (`nn.Module`): The unwrapped model.
-        weights (`dict[str, Tensor]`, *optional*): By the names of its `state_dict`.
+        weights (`dict[str, Tensor]`, *optional*): Weights by their names in its `state_dict`.
     """
     if weights is None:
         return None

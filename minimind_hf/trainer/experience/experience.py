@@ -1,68 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experience: what one process gathers in a rollout, and the micro-batches that it is trained on."""
+"""The data of one rollout in one process, filled in step by step, and its split into micro-batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from trl.trainer.utils import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from ...rollout import Rollout
-from .micro_batch import MicroBatch
+from ..metrics import Metrics
+from .micro_batch import MicroBatch, select_rows
 
 
 @dataclass
 class Experience:
-    """One rollout of one process: N completions, prompt-major.
+    """One rollout of one process: P prompts and N = P x num_generations completions, prompt-major.
 
-    Args:
-        prompts (`list[dict]`): N // num_generations examples of a `PromptDataset`.
-        rollouts (`list[Rollout]`): N completions.
-        completions (`list`): N texts, or one-message conversations for conversational prompts.
-        num_generations (`int`): Completions per prompt.
-        signals (`Tensor` of shape `(N, F)`): What each reward function said; NaN where it does not apply.
-        rewards (`Tensor` of shape `(N,)`): Weighted sums; NaN for completions left out of their group.
-        seed (`int`): The seed that they were sampled with.
-        notes (`dict[str, list]`): Columns that reward functions noted for the log of completions, N values each.
-        step (`int`): Optimizer steps done when they were sampled.
-        advantages (`Tensor` of shape `(N,)`): Filled in by the algorithm.
-        tokens (`dict[str, Tensor]`, *optional*): All completions as one padded batch with what the algorithm knows of
-            each token, where it judges them one by one.
-        num_stand_ins (`int`): Prompts at the end that were drawn only so that all processes have as many, without
-            rewards and with nothing that a loss sees.
+    The last prompts may be stand-ins. They only give all processes the same number of prompts: they get no rewards and
+    count in no loss and no metric.
     """
 
-    prompts: list[dict]
-    rollouts: list[Rollout]
-    completions: list
+    # Known before the rollout
+    prompts: list[dict]  # P rows of a `PromptDataset`, stand-ins last
     num_generations: int
-    signals: Tensor
-    rewards: Tensor
-    seed: int = 0
-    notes: dict[str, list] = field(default_factory=dict)
-    step: int = 0
-    advantages: Tensor | None = None
-    tokens: MicroBatch | None = None
+    seed: int = 0  # of the sampling
+    step: int = 0  # optimizer steps done before the sampling
     num_stand_ins: int = 0
+    metrics: Metrics = field(default_factory=Metrics)  # collects everything that is measured
+
+    # Step 1: rollout
+    rollouts: list[Rollout] = field(default_factory=list)  # N
+
+    # Step 2: score
+    completions: list = field(default_factory=list)  # N texts, or conversations with one message
+    signals: Tensor | None = None  # (N, F): the rewards of each reward function; NaN where it does not apply
+    rewards: Tensor | None = None  # (N,): weighted sums; NaN for completions left out of their group
+    notes: dict[str, list] = field(default_factory=dict)  # columns added to the completion log by reward functions
+
+    # Step 3: advantages
+    advantages: Tensor | None = None  # (N,)
+    tokens: MicroBatch | None = None  # all N with per-token data, for algorithms with per-token advantages
+
+    @property
+    def num_counted(self) -> int:
+        """Number of completions that count: all except those of stand-ins."""
+        return (len(self.prompts) - self.num_stand_ins) * self.num_generations
 
     @property
     def counted(self) -> "Experience":
-        """What numbers are made of: all but the stand-ins."""
+        """The experience without the stand-ins, for metrics."""
         if self.num_stand_ins == 0:
             return self
-        prompts = len(self.prompts) - self.num_stand_ins
-        rows = prompts * self.num_generations
+        rows = self.num_counted
         return replace(
             self,
-            prompts=self.prompts[:prompts],
+            prompts=self.prompts[: rows // self.num_generations],
+            num_stand_ins=0,
             rollouts=self.rollouts[:rows],
             completions=self.completions[:rows],
-            signals=self.signals[:rows],
-            rewards=self.rewards[:rows],
+            signals=None if self.signals is None else self.signals[:rows],
+            rewards=None if self.rewards is None else self.rewards[:rows],
             advantages=None if self.advantages is None else self.advantages[:rows],
-            tokens=self.tokens and {name: tensor[:rows] for name, tensor in self.tokens.items()},
-            num_stand_ins=0,
+            tokens=None if self.tokens is None else select_rows(self.tokens, range(rows)),
         )
 
     def prompt_of(self, index: int) -> dict:
@@ -70,99 +70,91 @@ class Experience:
         return self.prompts[index // self.num_generations]
 
     @property
+    def prompt_ids(self) -> list[list[int]]:
+        return [prompt["prompt_ids"] for prompt in self.prompts]
+
+    @property
     def lengths(self) -> Tensor:
+        """Number of tokens of each completion, `(N,)`."""
         return torch.tensor([len(rollout.completion_ids) for rollout in self.rollouts])
 
     @property
     def truncated(self) -> Tensor:
+        """Whether each completion was truncated, `(N,)`."""
         return torch.tensor([rollout.is_truncated for rollout in self.rollouts])
 
+    def fill_up(self) -> None:
+        """Gives the stand-ins NaN rewards, and takes their tokens out of every loss."""
+        first = self.num_counted
+        missing = len(self.rollouts) - first
+        self.rollouts[first:] = [
+            replace(rollout, loss_mask=[0] * len(rollout.completion_ids)) for rollout in self.rollouts[first:]
+        ]
+        self.completions = [*self.completions, *[""] * missing]
+        self.signals = _with_nan_rows(self.signals, missing)
+        self.rewards = _with_nan_rows(self.rewards, missing)
 
-def add_stand_ins(experience: Experience, prompts: list[dict], rollouts: Sequence[Rollout]) -> None:
-    """Appends completions that take part in every pass and exchange, and in no loss and no number."""
-    if not prompts:
-        return
-    experience.prompts = [*experience.prompts, *prompts]
-    unseen = [replace(rollout, loss_mask=[0] * len(rollout.completion_ids)) for rollout in rollouts]
-    experience.rollouts = [*experience.rollouts, *unseen]
-    experience.completions = [*experience.completions, *("" for _ in rollouts)]
-    for name in ("signals", "rewards"):
-        own = getattr(experience, name)
-        unknown = own.new_full((len(rollouts), *own.shape[1:]), float("nan"))
-        setattr(experience, name, torch.cat([own, unknown]))
-    experience.num_stand_ins = len(prompts)
+
+def _with_nan_rows(values: Tensor, count: int) -> Tensor:
+    return torch.cat([values, values.new_full((count, *values.shape[1:]), float("nan"))])
 
 
 def joined(experiences: Sequence[Experience]) -> Experience:
-    """Returns several that were sampled by the same weights as one; only the last may have stand-ins.
+    """Joins experiences that were sampled with the same weights; only the last may have stand-ins.
 
-    What reward functions noted for the log of completions is left out.
+    The columns that reward functions added to the completion log are dropped.
     """
     first, last = experiences[0], experiences[-1]
-    return Experience(
+    return replace(
+        first,
         prompts=[prompt for part in experiences for prompt in part.prompts],
+        num_stand_ins=last.num_stand_ins,
         rollouts=[rollout for part in experiences for rollout in part.rollouts],
         completions=[completion for part in experiences for completion in part.completions],
-        num_generations=first.num_generations,
         signals=torch.cat([part.signals for part in experiences]),
         rewards=torch.cat([part.rewards for part in experiences]),
-        seed=first.seed,
-        step=first.step,
-        num_stand_ins=last.num_stand_ins,
+        notes={},
     )
 
 
 def split_experience(
-    experience: Experience, batch_size: int, pad_token_id: int, mask_truncated: bool, device: torch.device
+    experience: Experience, batch_size: int, mask_truncated: bool, device: torch.device
 ) -> list[MicroBatch]:
-    """Cuts an experience into padded micro-batches of `batch_size` completions, in order.
+    """Splits an experience into micro-batches of `batch_size` completions, in order.
+
+    Args:
+        experience ([`Experience`]): N completions.
+        batch_size (`int`): Completions per micro-batch; the last one may have fewer.
+        mask_truncated (`bool`): Whether truncated completions are left out of the loss.
+        device (`torch.device`): Device of the tensors.
 
     Returns:
-        `list[dict[str, Tensor]]` with, for B completions of at most C tokens behind prompts of at most P:
-        `prompt_ids`, `prompt_mask` of shape `(B, P)`, padded left; `completion_ids`, `completion_mask` (real tokens),
-        `loss_mask` (tokens that the loss sees), `old_logps` of shape `(B, C)`, padded right; `group_ids` (which
-        prompt of the rollout), `rows` (which row of the dataset), `sampled_at` (at which step) and, once the
-        experience has them, `advantages` of shape `(B,)`.
+        `list[MicroBatch]`: With advantages if the experience has them.
     """
-    return [
-        _micro_batch(
-            experience,
-            range(start, min(start + batch_size, len(experience.rollouts))),
-            pad_token_id,
-            mask_truncated,
-            device,
-        )
-        for start in range(0, len(experience.rollouts), batch_size)
-    ]
+    starts = range(0, len(experience.rollouts), batch_size)
+    return [_micro_batch(experience, slice(start, start + batch_size), mask_truncated, device) for start in starts]
 
 
-def _micro_batch(
-    experience: Experience, indices: range, pad_token_id: int, mask_truncated: bool, device: torch.device
-) -> MicroBatch:
-    rollouts = [experience.rollouts[index] for index in indices]
-    prompts = [torch.tensor(experience.prompt_of(index)["prompt_ids"]) for index in indices]
-    completions = [torch.tensor(rollout.completion_ids) for rollout in rollouts]
-    loss_masks = [_loss_mask(rollout, mask_truncated) for rollout in rollouts]
+def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, device: torch.device) -> MicroBatch:
+    rollouts = experience.rollouts[part]
+    indices = range(len(experience.rollouts))[part]
+    prompts = [experience.prompt_of(index) for index in indices]
+    masks = [torch.tensor(_loss_mask(rollout, mask_truncated)) for rollout in rollouts]
     old_logps = [torch.tensor(rollout.logprobs, dtype=torch.float32) for rollout in rollouts]
-    batch = {
-        "prompt_ids": pad(prompts, padding_value=pad_token_id, padding_side="left"),
-        "prompt_mask": pad([torch.ones_like(ids) for ids in prompts], padding_value=0, padding_side="left"),
-        "completion_ids": pad(completions, padding_value=pad_token_id),
-        "completion_mask": pad([torch.ones_like(ids) for ids in completions], padding_value=0),
-        "loss_mask": pad(loss_masks, padding_value=0),
-        "old_logps": pad(old_logps, padding_value=0.0),
-        "rows": torch.tensor([experience.prompt_of(index)["index"] for index in indices]),
-        "group_ids": torch.tensor([index // experience.num_generations for index in indices]),
-        "sampled_at": torch.full((len(indices),), experience.step),
-    }
-    if experience.advantages is not None:
-        batch["advantages"] = experience.advantages[indices.start : indices.stop]
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+    return MicroBatch(
+        prompt_ids=[prompt["prompt_ids"] for prompt in prompts],
+        completion_ids=[rollout.completion_ids for rollout in rollouts],
+        group_ids=[index // experience.num_generations for index in indices],
+        device=device,
+        rows=[prompt["index"] for prompt in prompts],
+        sampled_at=experience.step,
+        loss_mask=pad_sequence(masks, batch_first=True).to(device),
+        old_logps=pad_sequence(old_logps, batch_first=True).to(device),
+        advantages=None if experience.advantages is None else experience.advantages[part].to(device),
+    )
 
 
-def _loss_mask(rollout: Rollout, mask_truncated: bool) -> Tensor:
+def _loss_mask(rollout: Rollout, mask_truncated: bool) -> list[int]:
     if mask_truncated and rollout.is_truncated:
-        return torch.zeros(len(rollout.completion_ids), dtype=torch.long)
-    if rollout.loss_mask is not None:
-        return torch.tensor(rollout.loss_mask, dtype=torch.long)
-    return torch.ones(len(rollout.completion_ids), dtype=torch.long)
+        return [0] * len(rollout.completion_ids)
+    return rollout.loss_mask or [1] * len(rollout.completion_ids)

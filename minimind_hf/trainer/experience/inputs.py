@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trainer is given, made ready: tokenizer, prompts, rollout engine, output folder."""
+"""Prepares the inputs of a trainer: tokenizer, prompts, rollout engine, output folder."""
 
 import copy
 from pathlib import Path
@@ -11,8 +11,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...data import PromptDataset
-from ...data.thinking_note import say_how_many_think
-from ...paths import check_loadable
+from ...data.prompts import say_how_many_think
+from ...paths import check_loadable, check_tokenizer_files
 from ...rollout import RolloutEngine, SGLangEngine, TorchEngine
 from ..settings.base import RLConfig
 from ..settings.engines import check_own_engine
@@ -20,7 +20,7 @@ from .sampler import RolloutSampler
 
 
 def check_config_class(args: Any, expected: type[RLConfig]) -> None:
-    """Refuses settings of another trainer, trl's among them.
+    """Refuses the settings of another trainer, including trl's.
 
     Raises:
         ValueError: Naming both classes.
@@ -29,12 +29,12 @@ def check_config_class(args: Any, expected: type[RLConfig]) -> None:
         found = f"{type(args).__module__.split('.')[0]}.{type(args).__name__}"
         raise ValueError(
             f"args is a {found}, but this trainer takes a minimind_hf.{expected.__name__}. Import it from "
-            "minimind_hf: it knows trl's fields."
+            "minimind_hf: it has trl's fields."
         )
 
 
 def check_objects(model: Any, processing_class: Any, peft_config: Any) -> None:
-    """Refuses what a trainer cannot be given in these places.
+    """Refuses arguments of the wrong type.
 
     Raises:
         TypeError: Naming the argument, its type and what is expected.
@@ -53,22 +53,22 @@ def check_objects(model: Any, processing_class: Any, peft_config: Any) -> None:
 def with_quantization(
     model: str | PreTrainedModel, args: RLConfig, quantization_config: QuantizationConfigMixin | None
 ) -> RLConfig:
-    """Puts trl's argument `quantization_config` where a model is loaded from.
+    """Moves trl's argument `quantization_config` into `model_init_kwargs`.
 
     Raises:
-        ValueError: If the model is loaded already, or `model_init_kwargs` says it too.
+        ValueError: If the model is loaded already, or `model_init_kwargs` holds one too.
     """
     if quantization_config is None:
         return args
     init_kwargs = args.model_init_kwargs or {}
     if not isinstance(model, str) or "quantization_config" in init_kwargs:
         fault = "the model is loaded already" if not isinstance(model, str) else "model_init_kwargs holds one too"
-        raise ValueError(f"quantization_config was given, but {fault}. Give it once, where the model is loaded.")
+        raise ValueError(f"quantization_config was given, but {fault}. Pass it once, where the model is loaded.")
     return replace_settings(args, model_init_kwargs={**init_kwargs, "quantization_config": quantization_config})
 
 
 def replace_settings(args: RLConfig, **changes: Any) -> RLConfig:
-    """A shallow copy with other values, which are not checked again."""
+    """Returns a shallow copy with changed values, which are not checked again."""
     changed = copy.copy(args)
     for name, value in changes.items():
         setattr(changed, name, value)
@@ -76,7 +76,7 @@ def replace_settings(args: RLConfig, **changes: Any) -> RLConfig:
 
 
 def make_prompts(dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> PromptDataset | None:
-    """Returns the data set as prompts; one that is so already stays as it is."""
+    """Returns the data set as a `PromptDataset`, unless it is one already."""
     if dataset is None or isinstance(dataset, PromptDataset):
         return dataset
     prompts = PromptDataset(
@@ -107,23 +107,23 @@ def named_prompts(prompts: Any, name: str) -> PromptDataset:
     """Returns one of a dictionary of evaluation data sets.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is none with this name.
     """
     if not isinstance(prompts, dict) or name not in prompts:
         names = (
-            ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else "none, as eval_dataset is no dictionary"
+            ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else "none, eval_dataset is not a dictionary"
         )
         raise ValueError(
-            f"There is no evaluation data set named {name!r}; names: {names}. Pass one of these, or rows with prompts."
+            f"There is no evaluation data set named {name!r}; names: {names}. Pass one of them, or rows with prompts."
         )
     return prompts[name]
 
 
 def make_sampler(prompts: PromptDataset | None, args: RLConfig) -> RolloutSampler | None:
-    """Returns the order in which the prompts are drawn.
+    """Returns the sampler that sets the order of the prompts.
 
     Raises:
-        ValueError: If they do not fill one rollout.
+        ValueError: If the prompts do not fill one rollout.
     """
     if prompts is None:
         return None
@@ -145,9 +145,10 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
     name = model if isinstance(model, str) else model.config._name_or_path
     if not name:
         raise ValueError(
-            "The model was made in memory and names no folder to take a tokenizer from. Pass processing_class."
+            "The model was created in memory, so there is no folder to load a tokenizer from. Pass processing_class."
         )
     check_loadable(name)
+    check_tokenizer_files(name)
     revision = (args.model_init_kwargs or {}).get("revision")
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
@@ -156,10 +157,10 @@ def load_tokenizer(model: str | PreTrainedModel, args: RLConfig) -> PreTrainedTo
 
 
 def make_engine(args: RLConfig, own: RolloutEngine | None = None) -> RolloutEngine:
-    """Returns the engine that was passed, or the one that `args` names.
+    """Returns the engine that was passed, or the one named in `args`.
 
     Raises:
-        ValueError: If it would ignore settings.
+        ValueError: If the engine would ignore settings.
     """
     if own is not None:
         check_own_engine(args, own)

@@ -1,94 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches by tokens: completions in as few parts as fit a budget, balanced by length, in the update and before it.
+"""Splits batches by tokens into as few parts as a budget allows, balanced by length, for the update and before it.
 
-Completions of one prompt stay together where the budget allows, so that the prompt is computed once. Losses and
-gradients of the parts add up to those of the whole, since the denominator is that of the optimizer step.
+Completions of one prompt stay together if the budget allows, so that the prompt is computed once. Losses and gradients
+of the parts add up to those of the whole batch, since the denominator is that of the optimizer step.
 """
 
 import math
 from collections.abc import Callable
-from itertools import groupby
 
-import torch
 from torch import Tensor
 
-from .micro_batch import MicroBatch, put_rows, select_rows
+from .micro_batch import MicroBatch, part_of, put_rows
 
-# On a CPU, larger matrices than those of so many tokens are multiplied no faster, but take more memory.
+# On a CPU, computing more tokens at a time takes more memory and saves no time.
 CPU_TOKENS = 1024
 
 
 def split_by_tokens(
     batch: MicroBatch, max_tokens: int | None, whole_groups: bool = False, at_least: int = 1
 ) -> list[MicroBatch]:
-    """Splits a padded micro-batch into parts of at most `max_tokens` real tokens, a prompt counted once per part.
+    """Splits a micro-batch into parts of at most `max_tokens` tokens, a prompt counted once per part.
 
     Args:
-        batch (`dict[str, Tensor]`): Padded, rows of one prompt next to each other.
-        max_tokens (`int`, *optional*): The budget; unset, the batch stays whole. A completion that alone exceeds it
-            makes a part of its own.
-        whole_groups (`bool`): Whether all completions of a prompt stay together even where they exceed the budget, so
+        batch ([`MicroBatch`]): Rows of one prompt lie next to each other.
+        max_tokens (`int`, *optional*): The budget; if unset, the batch stays whole. A completion that exceeds it alone
+            becomes a separate part.
+        whole_groups (`bool`): Whether all completions of a prompt stay together even if they exceed the budget, so
             that no prompt is computed twice.
-        at_least (`int`): Parts to make though fewer would do; no more than rows.
+        at_least (`int`): Minimum number of parts; at most the number of rows.
 
     Returns:
-        `list[dict[str, Tensor]]`: The parts, without columns that are padding in all their rows, and each with
-        `share`, its part of the rows, and `local_tokens`, what the loss sees of the whole batch. Empty batches stay as
-        they are.
+        `list[MicroBatch]`: The parts (see [`part_of`]). Empty batches stay as they are.
     """
-    if max_tokens is None or not batch:
+    if max_tokens is None or len(batch) == 0:
         return [batch]
-    prompts = batch["prompt_mask"].sum(dim=1).tolist()
-    completions = batch["completion_mask"].sum(dim=1).tolist()
-    largest_unit = math.inf if whole_groups else max_tokens
-    units = _units(batch["group_ids"].tolist(), prompts, completions, largest_unit)
-    parts = _split_further(_balanced(units, max_tokens), at_least)
-    return [_part(batch, rows) for rows in parts]
+    units = _units(batch, math.inf if whole_groups else max_tokens)
+    return [part_of(batch, rows) for rows in _split_further(_balanced(units, max_tokens), at_least)]
 
 
 def score_in_parts(
     batch: MicroBatch, split: Callable[[MicroBatch], list[MicroBatch]], score: Callable[[MicroBatch], Tensor]
 ) -> Tensor:
-    """Scores the tokens of a batch in the parts that `split` makes of it.
+    """Computes one number per token of a batch, such as logps or values, part by part.
 
     Args:
-        batch (`dict[str, Tensor]`): Padded.
-        split (`Callable`): From a batch to its parts.
-        score (`Callable`): From a batch to a tensor of the shape of its completions.
+        batch ([`MicroBatch`]): N completions of at most C tokens.
+        split (`Callable`): Splits a batch into parts.
+        score (`Callable`): Computes a tensor of shape `(N, C)` from a batch or a part.
 
     Returns:
-        `Tensor` of the shape of the batch's completions; 0 where they are padded, if it was split.
+        `Tensor` of shape `(N, C)`; if the batch was split, 0 where there is no token.
     """
-    rows = torch.arange(len(batch["group_ids"]), device=batch["group_ids"].device)
-    parts = split(batch | {"position": rows})
+    parts = split(batch)
     if len(parts) == 1:
         return score(batch)
-    scored = None
+    whole = None
     for part in parts:
-        scores = score(part)
-        scored = scores.new_zeros(batch["completion_mask"].shape) if scored is None else scored
-        put_rows(scored, part["position"].tolist(), scores)
-    return scored
+        computed = score(part)
+        whole = computed.new_zeros(len(batch), batch.width) if whole is None else whole
+        put_rows(whole, part.rows_in_whole, computed)
+    return whole
 
 
-def _units(groups: list[int], prompts: list[int], completions: list[int], max_tokens: float) -> list[tuple[int, list]]:
-    """Cuts groups into `(tokens, rows)` that fit the budget, in order."""
+def _units(batch: MicroBatch, max_tokens: float) -> list[tuple[int, list[int]]]:
+    """Splits groups into units `(tokens, rows)` within the budget, in order."""
     units = []
-    for _, members in groupby(range(len(groups)), key=groups.__getitem__):
+    for members in batch.groups():
         rows: list[int] = []
         tokens = 0
         for row in members:
-            if rows and tokens + completions[row] > max_tokens:
+            length = len(batch.completion_ids[row])
+            if rows and tokens + length > max_tokens:
                 units.append((tokens, rows))
                 rows, tokens = [], 0
-            tokens += completions[row] + (0 if rows else prompts[row])
+            tokens += length + (0 if rows else len(batch.prompt_ids[row]))
             rows.append(row)
         units.append((tokens, rows))
     return units
 
 
 def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[int]]:
-    """Deals the units out, the largest first and each to the emptiest part, over the fewest parts that hold them."""
+    """Distributes the units over as few parts as possible: the largest first, each to the emptiest part."""
     total = sum(tokens for tokens, _ in units)
     by_size = sorted(units, key=lambda unit: -unit[0])
     for count in range(max(1, -(-total // max_tokens)), len(units) + 1):
@@ -103,7 +95,7 @@ def _balanced(units: list[tuple[int, list[int]]], max_tokens: int) -> list[list[
 
 
 def _split_further(parts: list[list[int]], count: int) -> list[list[int]]:
-    """Halves the parts of most rows until there are `count`; what fitted the budget still does."""
+    """Halves the parts with the most rows until there are `count`; they stay within the budget."""
     parts = [sorted(rows) for rows in parts]
     while len(parts) < count:
         longest = max(parts, key=len)
@@ -111,8 +103,3 @@ def _split_further(parts: list[list[int]], count: int) -> list[list[int]]:
         half = len(longest) // 2
         parts += [longest[:half], longest[half:]]
     return parts
-
-
-def _part(batch: MicroBatch, rows: list[int]) -> MicroBatch:
-    share = torch.tensor(len(rows) / len(batch["group_ids"]), device=batch["group_ids"].device)
-    return select_rows(batch, rows) | {"share": share, "local_tokens": batch["loss_mask"].sum()}

@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's side of a rollout engine: when it gets weights, and what it must not return."""
+"""The trainer's side of a rollout engine: when it gets weights, and which results are refused."""
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
-from ...rollout import Rollout, RolloutEngine, SamplingParams, TorchEngine, check_engine, check_rollouts
+from ...rollout import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
 from ..models.weights import check_finite
 from ..settings.base import RLConfig
+from .experience import Experience
 
 
 class Rollouts:
-    """Completions of the policy.
+    """Samples completions from the policy.
 
     Args:
-        engine ([`RolloutEngine`]): Who draws them.
+        engine ([`RolloutEngine`]): The engine that samples.
         args ([`RLConfig`]): Settings.
-        vocab_size (`int`): Ids that the policy embeds.
-        eos_token_ids (`tuple[int, ...]`): What ends a completion.
-        context (`int`, *optional*): Tokens of prompt and completion that the policy can take.
+        vocab_size (`int`): Number of ids that the policy embeds.
+        eos_token_ids (`tuple[int, ...]`): Ids that end a completion.
+        context (`int`, *optional*): Maximum number of tokens of prompt and completion together.
 
     Raises:
         TypeError: If the engine lacks a method.
-        ValueError: If `sync_every` cannot apply to it.
+        ValueError: If `sync_every` does not apply to the engine.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class Rollouts:
         context: int | None = None,
     ):
         check_engine(engine)
-        if isinstance(engine, TorchEngine) and args.sync_every > 1:
+        if shares_weights(engine) and args.sync_every > 1:
             raise ValueError(
-                f"sync_every={args.sync_every} keeps older weights in a rollout server, but the torch engine decodes "
-                "with the trainer's own, which are never old. Leave sync_every at 1."
+                f"sync_every={args.sync_every} keeps older weights in a rollout server, but {type(engine).__name__} "
+                "decodes with the trainer's own weights, which are never old. Leave sync_every at 1."
             )
         self.engine, self._args = engine, args
         self._vocab_size, self.eos_token_ids, self._context = vocab_size, eos_token_ids, context
@@ -51,39 +52,35 @@ class Rollouts:
             check(policy, self._args.max_prompt_length, self._args.max_completion_length)
 
     def begin_training_rollout(self) -> None:
-        """The next completions are trained on: every `sync_every`-th time, they come from the newest weights."""
+        """Announces a training rollout. Every `sync_every`-th one uses the newest weights."""
         self._weights_are_due |= self._until_sync == 0
         self._until_sync = (self._until_sync or self._args.sync_every) - 1
 
     def begin_evaluation(self) -> None:
-        """The next completions come from the newest weights, and those after them from the same."""
+        """Announces an evaluation. It uses the newest weights, and so do the rollouts after it until the next sync."""
         self._weights_are_due = True
 
-    def draw(
-        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
-    ) -> list[Rollout]:
-        """Returns `num_generations` completions for each prompt; every process calls it.
+    def draw(self, policy: PreTrainedModel, experience: Experience) -> list[Rollout]:
+        """Returns the completions of an experience, prompt-major; every process calls it.
 
         Raises:
-            ValueError: If prompts and completions exceed the model's context, or the engine returned what cannot be
-                trained on.
-            NotFiniteError: If no engine could, since the policy's weights are not finite.
+            ValueError: If prompts and completions exceed the model's context, or the engine returned completions that
+                cannot be trained on.
+            NotFiniteError: If the policy's weights are not finite, so that no engine could sample.
         """
-        self._check_context(prompt_ids)
+        self._check_context(experience.prompt_ids)
         try:
-            return self._draw(policy, prompt_ids, num_generations, seed, step)
+            return self._draw(policy, experience)
         except Exception as error:
-            check_finite(policy, step + 1, self._args.output_dir, error)
+            check_finite(policy, experience.step + 1, self._args.output_dir, error)
             raise
 
-    def _draw(
-        self, policy: PreTrainedModel, prompt_ids: Sequence[list[int]], num_generations: int, seed: int, step: int
-    ) -> list[Rollout]:
-        if self._weights_are_due or isinstance(self.engine, TorchEngine):
-            self.engine.sync_weights(policy, step)
+    def _draw(self, policy: PreTrainedModel, experience: Experience) -> list[Rollout]:
+        if self._weights_are_due or shares_weights(self.engine):
+            self.engine.sync_weights(policy, experience.step)
             self._weights_are_due = False
-        args = self._args
-        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, seed)
+        args, prompt_ids, num_generations = self._args, experience.prompt_ids, experience.num_generations
+        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, experience.seed)
         rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
         expected = len(prompt_ids) * num_generations
         check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length)
@@ -96,12 +93,12 @@ class Rollouts:
             raise ValueError(
                 f"A prompt of {longest} tokens and a completion of up to {completion} (max_completion_length) do not "
                 f"fit into the model's context of {self._context} tokens (max_position_embeddings). Set "
-                f"max_prompt_length to at most {self._context - completion}; what is longer is cut on the left or "
+                f"max_prompt_length to at most {self._context - completion}; longer prompts are cut on the left or "
                 "dropped (overlong_prompts)."
             )
 
     def _check_lengths(self, prompt_ids: Sequence[list[int]], rollouts: list[Rollout], num_generations: int) -> None:
-        """Refuses completions that answers of tools have made longer than the model's context."""
+        """Refuses completions that tool responses have made longer than the model's context."""
         for index, rollout in enumerate(rollouts):
             prompt, completion = len(prompt_ids[index // num_generations]), len(rollout.completion_ids)
             if self._context is not None and prompt + completion > self._context:

@@ -1,74 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which prompts a process draws when: in training a pure function of (seed, epoch), in evaluation all, each once."""
+"""Which prompts a process draws when: in training a pure function of (seed, epoch), in evaluation each prompt once."""
 
 from collections.abc import Iterator
 
-import torch
-from torch.utils.data import Sampler
+from trl.trainer.utils import RepeatSampler
 
 
-class RolloutSampler(Sampler[int]):
-    """Draws prompts chunk by chunk, each chunk once per micro-batch that its rollout fills.
+class RolloutSampler(RepeatSampler):
+    """Draws prompts in chunks, and each chunk once per micro-batch that its rollout fills.
 
     The Trainer asks its data loader for one batch per micro-batch. A rollout fills several, so its prompts come
-    several times in a row; the trainer makes the rollout at the first and takes the rest from its buffer. Skipping
-    batches on resume thus stays the Trainer's business.
+    several times in a row. The trainer makes the rollout at the first and takes the rest from its buffer, so that the
+    Trainer can skip batches when it resumes. Prompts that do not fill a last rollout wait for the next epoch and its
+    new order.
 
     Args:
-        num_prompts (`int`): Prompts of the dataset.
+        num_prompts (`int`): Prompts of the data set.
         chunk_size (`int`): Prompts of one rollout over all processes.
         repeats (`int`): Micro-batches that a rollout fills, over all its iterations.
         shuffle (`bool`): A new random order each epoch.
-        seed (`int`): Of that order.
+        seed (`int`): Seed of that order.
 
     Raises:
-        ValueError: If there are fewer prompts than one rollout takes.
+        ValueError: If there are fewer prompts than one rollout needs.
     """
 
     def __init__(self, num_prompts: int, chunk_size: int, repeats: int, shuffle: bool, seed: int):
         if num_prompts < chunk_size:
             raise ValueError(
-                f"The train dataset has {num_prompts} prompts, but one rollout over all processes takes {chunk_size} "
+                f"The train dataset has {num_prompts} prompts, but one rollout over all processes needs {chunk_size} "
                 "(per_device_train_batch_size x steps_per_generation x processes / num_generations). Lower the batch "
                 "size, raise num_generations or add prompts."
             )
-        self.num_prompts = num_prompts
-        self.chunk_size = chunk_size
-        self.repeats = repeats
-        self.shuffle = shuffle
-        self.seed = seed
+        super().__init__(
+            range(num_prompts),
+            mini_repeat_count=1,
+            batch_size=chunk_size,
+            repeat_count=repeats,
+            shuffle=shuffle,
+            seed=seed,
+        )
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __len__(self) -> int:
-        return self.num_prompts // self.chunk_size * self.chunk_size * self.repeats
-
     def __iter__(self) -> Iterator[int]:
-        order = list(range(self.num_prompts))
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = torch.randperm(self.num_prompts, generator=generator).tolist()
-        # Prompts that do not fill a last rollout wait for the next epoch and its other order.
-        for start in range(0, self.num_prompts - self.chunk_size + 1, self.chunk_size):
-            for _ in range(self.repeats):
-                yield from order[start : start + self.chunk_size]
+        if self.shuffle:  # trl's own order depends on how often it was asked before
+            self.generator.manual_seed(self.seed + self.epoch)
+        yield from super().__iter__()
 
 
 def evaluation_batches(num_prompts: int, size: int, process: int, num_processes: int) -> list[list[int | None]]:
-    """The numbers of the prompts that a process evaluates.
+    """Returns the numbers of the prompts that a process evaluates.
 
-    All processes get as many batches, and as many prompts in each. Those that do not fill a last batch of all
-    processes are spread over them, so that there are fewer stand-ins than processes.
+    All processes get the same number of batches with the same number of prompts. Prompts that do not fill a last batch
+    of all processes are spread over them, so that there are fewer stand-ins than processes.
 
     Args:
         num_prompts (`int`): Prompts of the data set.
-        size (`int`): Prompts of a batch of one process.
-        process (`int`): Which one of `num_processes`.
+        size (`int`): Prompts per batch of one process.
+        process (`int`): Number of the process.
 
     Returns:
-        `list[list[int | None]]`: Batches; `None` is a stand-in, in the last batch only and behind its prompts.
+        `list[list[int | None]]`: Batches. `None` is a stand-in, only in the last batch and after its prompts.
     """
     batches = []
     for start in range(0, num_prompts, size * num_processes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From completions to rewards."""
+"""Checks between reward functions and a trainer: the required columns, and finite sums."""
 
 import torch
 from torch import Tensor
@@ -10,10 +10,10 @@ from ...rewards.columns import TRAINER_ARGUMENTS
 
 
 def check_reward_columns(scorer: RewardScorer, *prompts: PromptDataset | dict[str, PromptDataset] | None) -> None:
-    """Refuses prompts that lack a column which a reward function needs.
+    """Refuses prompts that lack a column needed by a reward function.
 
     Raises:
-        RewardError: Naming function and column.
+        RewardError: Naming the function and the column.
     """
     for some in prompts:
         for part in some.values() if isinstance(some, dict) else [some]:
@@ -21,19 +21,19 @@ def check_reward_columns(scorer: RewardScorer, *prompts: PromptDataset | dict[st
                 scorer.check_columns(part.columns, TRAINER_ARGUMENTS)
 
 
-LARGEST_SQUARED = 1e18  # the square of a reward, summed over a batch, is to be finite in float32
+LARGEST_SQUARED = 1e18  # squared rewards, summed over a batch, must be finite in float32
 
 
 def check_totals(rewards: Tensor, signals: Tensor, scorer: RewardScorer, squared: bool = False) -> None:
-    """Refuses sums of finite rewards that are not finite themselves, or whose squares are not.
+    """Refuses finite rewards whose weighted sum, or its square, is not finite.
 
     Args:
         rewards (`Tensor` of shape `(N,)`): The weighted sums.
-        signals (`Tensor` of shape `(N, F)`): What was summed; NaN is no signal.
-        squared (`bool`): Whether the loss takes rewards as they are, so that its squares grow with them.
+        signals (`Tensor` of shape `(N, F)`): The rewards of each function; NaN if it does not apply.
+        squared (`bool`): Whether the loss uses unscaled rewards, so that their squares must be finite too.
 
     Raises:
-        RewardError: Naming the sample and its rewards.
+        RewardError: Naming the completion and its rewards.
     """
     sizes = signals.double().nan_to_num(0.0).abs() @ scorer.weights.to(signals.device).double().abs()
     wrong = sizes > (LARGEST_SQUARED if squared else torch.finfo(torch.float32).max)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the policy said, for people to read: a table, jsonl files, and debug prints."""
+"""Completions for people to read: a table, jsonl files, and debug output."""
 
 import json
 from pathlib import Path
@@ -17,13 +17,13 @@ from ..experience.experience import Experience
 
 
 class CompletionLog:
-    """Keeps the completions since the last log, and shows and writes them when it is flushed.
+    """Collects completions between two logs; `flush` shows and writes them.
 
     Args:
-        folder (`Path`): Gets `completions_STEP.jsonl`, one object per completion.
+        folder (`Path`): Folder for `completions_STEP.jsonl`, with one object per completion.
         signal_names (`list[str]`): Names of the reward functions, in the order of `Experience.signals`.
-        rows_to_print (`int`, *optional*): Rows of the table; all if unset.
-        unique_prompts (`bool`): One row per prompt in the table.
+        rows_to_print (`int`, *optional*): Rows of the table. Default: all.
+        unique_prompts (`bool`): Print only one row per prompt in the table.
     """
 
     def __init__(self, folder: Path, signal_names: list[str], rows_to_print: int | None, unique_prompts: bool):
@@ -37,7 +37,7 @@ class CompletionLog:
         self._rows += [_row(experience, index, self.signal_names) for index in range(len(experience.rollouts))]
 
     def flush(self, accelerator: Accelerator, step: int) -> list[dict]:
-        """Every process calls it; the main one writes, and returns the rows of the table for trackers."""
+        """Writes in the main process, and returns the rows of the table for trackers; every process calls it."""
         rows = gather_object(self._rows)
         self._rows = []
         if not rows or not accelerator.is_main_process:
@@ -61,10 +61,10 @@ class CompletionLog:
 
 
 class SampleLog:
-    """Keeps a few completions of the first and of the last rollout of every run, for its report.
+    """Keeps a few completions of the first and the last rollout of a run, for its report.
 
     Args:
-        folder (`Path`): Gets `early.jsonl` and `late.jsonl`; the main process writes.
+        folder (`Path`): Folder for `early.jsonl` and `late.jsonl`, written by the main process.
         signal_names (`list[str]`): Names of the reward functions.
     """
 
@@ -74,7 +74,7 @@ class SampleLog:
         self._latest: list[dict] = []
 
     def add(self, experience: Experience, step: int) -> None:
-        """Takes one completion of each prompt, then their second ones, ..., and writes those of step 1."""
+        """Selects one completion of each prompt, then a second one of each, and so on; writes them at step 1."""
         width = experience.num_generations
         order = sorted(range(len(experience.rollouts)), key=lambda index: (index % width, index // width))
         self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
@@ -82,7 +82,7 @@ class SampleLog:
             write_lines(self.folder / EARLY, self._latest)
 
     def end(self) -> None:
-        """Writes those of the last rollout."""
+        """Writes the selected completions of the last rollout."""
         if self._latest:
             write_lines(self.folder / LATE, self._latest)
 
@@ -104,7 +104,7 @@ def _row(experience: Experience, index: int, signal_names: list[str]) -> dict:
 def print_debug(
     experience: Experience, signal_names: list[str], tokenizer: PreTrainedTokenizerBase, step: int
 ) -> None:
-    """Prints each prompt as the policy saw it, special tokens included, and all its completions with their rewards."""
+    """Prints each prompt as the policy sees it, with special tokens, and all its completions with their rewards."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for number, prompt in enumerate(experience.prompts):
         console.print(Rule(f"step {step}, prompt {number}"))
@@ -125,7 +125,7 @@ def print_debug(
 
 
 def _readable(values: Tensor) -> list | float | None:
-    """Returns rounded numbers, with None for what is not a number: JSON knows no NaN."""
+    """Returns rounded numbers, with None for NaN, which JSON does not support."""
     if values.dim():
         return [_readable(value) for value in values]
     return None if values.isnan() else round(values.item(), 6)

@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health check as a callback: it reports what the monitor finds in the logs of a run."""
+"""The health check as a callback: it reports the findings of the monitor in the logs of a run."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
-from ...health.monitor import HealthMessage, HealthMonitor, read_health
-from ...health.rules import NOT_FINITE
+from ...health.checks import engine_mismatch
+from ...health.monitor import HealthMessage, HealthMonitor, message_of, read_health
+from ...health.rules import NOT_FINITE, RULES
 from ...reports.record import HEALTH_FILE, write_lines
+from ...rollout import EngineMismatchError
+from ..models.weights import NotFiniteError
 
 logger = logging.get_logger(__name__)
 
 
 class HealthCallback(TrainerCallback):
-    """Reports on the main process what the monitor finds.
+    """Reports the findings of the monitor, in the main process.
 
     Args:
-        folder (`str` or `Path`): The run's folder.
+        folder (`str` or `Path`): Output folder of the run.
 
     Attributes:
-        messages (`list[HealthMessage]`): All of this run, those before a resume too.
+        messages (`list[HealthMessage]`): All messages of this run, including those before a resume.
     """
 
     def __init__(self, folder: str | Path):
@@ -31,7 +35,7 @@ class HealthCallback(TrainerCallback):
         self._monitor = HealthMonitor()
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Goes on where the logs end: what comes after the checkpoint of a resume has not happened."""
+        """Continues where the logs end. Messages after the checkpoint of a resume are dropped."""
         self._monitor = HealthMonitor()
         for log in state.log_history:
             if _is_of_training(log):
@@ -47,16 +51,71 @@ class HealthCallback(TrainerCallback):
                 self.report(message, state.is_world_process_zero)
 
     def report(self, message: HealthMessage, is_main_process: bool) -> None:
-        """Keeps, writes and prints a message."""
+        """Stores, writes and prints a message."""
         if is_main_process:
             self.messages.append(message)
             self._write()
             logger.warning("%s", message)
 
+    def stop(self, found: str, state: TrainerState) -> None:
+        """Reports a value that is not finite, and ends the run.
+
+        Args:
+            found (`str`): Description of the value and its place.
+            state (`TrainerState`): State before the update.
+
+        Raises:
+            NotFiniteError: In every process.
+        """
+        rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
+        message = message_of(rule, state.global_step + 1, f"{found}; {what_remains(self.path.parent)}")
+        self.report(message, state.is_world_process_zero)
+        raise NotFiniteError(str(message))
+
     def _write(self) -> None:
-        if self.messages or self.path.exists():  # the report reads the whole text
+        if self.messages or self.path.exists():  # the report reads the full text
             write_lines(self.path, [{**asdict(message), "message": message.text} for message in self.messages])
+
+
+def stop_for_engine(k3: float, limit: float, state: TrainerState, health: HealthCallback | None, folder: str) -> None:
+    """Ends a run whose engine samples from other weights than the trainer's, before it trains on the completions.
+
+    Args:
+        k3 (`float`): Mean `sampling/k3` of the step.
+        limit (`float`): `max_sampling_k3`.
+        state (`TrainerState`): Before the update.
+        health ([`HealthCallback`], *optional*): Keeps the message.
+        folder (`str`): The output folder.
+
+    Raises:
+        EngineMismatchError: In every process.
+    """
+    found = (
+        f"sampling/k3 of the completions is {k3:.3g} nats per token, above max_sampling_k3={limit:g}, so they were "
+        f"drawn from other weights than the trainer's; {what_remains(Path(folder))}"
+    )
+    rule = next(rule for rule in RULES if rule.check is engine_mismatch)
+    message = HealthMessage(
+        state.global_step + 1,
+        rule.name,
+        rule.title,
+        found,
+        "restart the server with the model that is trained, and see that it loads the weights it is sent "
+        "(rollout_weight_sync, rollout_sync_dir); or, if engine and trainer may differ as much, raise "
+        "max_sampling_k3 (None: no bound)",
+    )
+    if health is not None:
+        health.report(message, state.is_world_process_zero)
+    raise EngineMismatchError(str(message))
 
 
 def _is_of_training(log: Mapping[str, float]) -> bool:
     return "loss" in log
+
+
+def what_remains(output_dir: Path) -> str:
+    """Describes where a stopped run can be resumed."""
+    checkpoint = get_last_checkpoint(str(output_dir)) if output_dir.is_dir() else None
+    if checkpoint is None:
+        return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
+    return f"the update was not made; the last good checkpoint is {checkpoint}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of a run: the few numbers that tell whether it learns, and the time left.
+"""The progress of a run: a few numbers that show whether it learns, and the time left.
 
-On a terminal or in a notebook a live bar, elsewhere (a log file, a pipe) plain lines: of every log that
-`logging_steps` asks for, but only now and then where that is each step. Trackers and log history get all numbers.
+On a terminal or in a notebook, this is a live bar. Elsewhere (a log file, a pipe) it is plain lines: one for every log
+if `logging_steps` is above 1, otherwise one every few seconds. Trackers and the log history get all numbers.
 """
 
 import math
@@ -22,14 +22,14 @@ SHOWN = {
     "tokens_per_second": "tok/s",
 }
 SECONDS_BETWEEN_LINES = 5.0
-SPEED_WINDOW = 600.0  # rich forgets steps that are older; one step may take minutes
+SPEED_WINDOW = 600.0  # seconds; rich ignores older steps, and one step may take minutes
 
 
 class RLProgressCallback(TrainerCallback):
-    """Shows reward, KL, length, loss, tokens per second and the time left, on the main process.
+    """Shows reward, KL, length, loss, tokens per second and the time left, in the main process.
 
     Args:
-        console (`rich.console.Console`, *optional*): Where to; standard output if unset.
+        console (`rich.console.Console`, *optional*): Default: standard output.
     """
 
     def __init__(self, console: Console | None = None):
@@ -37,7 +37,7 @@ class RLProgressCallback(TrainerCallback):
         self._progress: Progress | None = None
         self._start = (0, 0.0)  # step and time
         self._last_line = -math.inf
-        self._known: dict[str, float] = {}  # PPO measures a reward at rollouts only, and logs every step
+        self._known: dict[str, float] = {}  # PPO logs every step, but measures rewards only at rollouts
 
     def on_train_begin(self, args, state, control, **kwargs):
         if not state.is_world_process_zero:
@@ -117,7 +117,7 @@ class RLProgressCallback(TrainerCallback):
 
 
 def _evaluation_prefix(logs: dict) -> str:
-    """`eval_`, with the data set's name behind it where there are several."""
+    """`eval_`, followed by the name of the data set if there are several."""
     times = (name for name in logs if name.startswith("eval_") and name.endswith("_runtime"))
     return next(times, "eval_runtime").removesuffix("runtime")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reward functions say beside their rewards, through trl's `log_metric` and `log_extra`.
+"""Metrics and columns logged by reward functions, through trl's `log_metric` and `log_extra`.
 
-Names under which a trainer logs its own numbers are refused; docs/metrics.md defines them.
+Names that the trainer uses for its own metrics are refused; docs/metrics.md lists them.
 """
 
 import re
@@ -13,12 +13,12 @@ from ..metrics import Metrics
 
 
 class RewardNotes:
-    """Given to the reward functions of one rollout.
+    """Collects metrics and columns from the reward functions of one rollout.
 
     Args:
         num_completions (`int`): Completions of the rollout in this process.
-        metrics ([`Metrics`]): Gets the metrics.
-        signal_names (`Sequence[str]`, *optional*): Of the reward functions: columns of the table of completions.
+        metrics ([`Metrics`]): Receives the metrics.
+        signal_names (`Sequence[str]`, *optional*): Names of the reward functions, which are columns of the table.
     """
 
     def __init__(self, num_completions: int, metrics: Metrics, signal_names: Sequence[str] = ()):
@@ -28,33 +28,33 @@ class RewardNotes:
         self._metrics = metrics
 
     def log_metric(self, name: str, value: float) -> None:
-        """Adds a number to the log, which gets the mean of all calls since the last log, over all processes.
+        """Adds a number to a metric. The log shows the mean of all calls since the last log, over all processes.
 
         Raises:
-            RewardError: If the trainer logs under this name itself.
+            RewardError: If the trainer itself uses this name.
         """
         if is_own_metric(name):
             raise RewardError(
-                f"log_metric({name!r}, ...) takes a name under which the trainer logs a number of its own. Choose "
-                f"another, for example {'my_' + name!r}; docs/metrics.md lists those that are taken."
+                f"log_metric({name!r}, ...) uses a name under which the trainer logs its own metric. Choose "
+                f"another name, for example {'my_' + name!r}; docs/metrics.md lists the names that are taken."
             )
         self._metrics.add_mean(name, float(value), 1)
 
     def log_extra(self, column: str, values: list[Any]) -> None:
-        """Adds a column to the jsonl of completions (see log_completions), one value a completion.
+        """Adds a column to the jsonl of completions (see log_completions), with one value per completion.
 
         Raises:
-            RewardError: If there are more or fewer values than completions, or the table has such a column itself.
+            RewardError: If the numbers of values and completions differ, or the table already has this column.
         """
         if column.casefold() in self._own_columns:
             raise RewardError(
-                f"log_extra({column!r}, ...) takes the name of a column that the table of completions has itself. "
-                f"Choose another, for example {'my_' + column!r}; taken are {sorted(self._own_columns)}."
+                f"log_extra({column!r}, ...) uses the name of a column that the table of completions already has. "
+                f"Choose another name, for example {'my_' + column!r}; taken are {sorted(self._own_columns)}."
             )
         if len(values) != self.num_completions:
             raise RewardError(
-                f"log_extra({column!r}, ...) got {len(values)} values for {self.num_completions} completions. Give "
-                "one for each."
+                f"log_extra({column!r}, ...) got {len(values)} values for {self.num_completions} completions. Pass "
+                "one value per completion."
             )
         self.columns[column] = list(values)
 
@@ -65,8 +65,8 @@ completions/mean_length completions/min_length completions/max_length completion
 completions/thinking_closed entropy
 sampling/staleness sampling/sampling_logp_difference/mean sampling/sampling_logp_difference/max sampling/k3
 sampling/importance_sampling_ratio/mean sampling/importance_sampling_ratio/min sampling/importance_sampling_ratio/max
-loss policy_loss aux_loss kl_ref ratio_mean approx_kl clip_ratio/low_mean clip_ratio/high_mean clip_ratio/region_mean
-grad_norm learning_rate epoch step
+loss policy_loss entropy_coef aux_loss kl_ref ratio_mean approx_kl clip_ratio/low_mean clip_ratio/high_mean
+clip_ratio/region_mean grad_norm learning_rate epoch step
 critic_loss clip_fraction value_clip_fraction explained_variance values/mean values/std returns/mean returns/std
 early_stopped critic_grad_norm critic_learning_rate
 seconds/rollout seconds/scoring seconds/reference seconds/update seconds/values seconds/correction tokens_per_second
@@ -79,6 +79,6 @@ ROW_NAMES = ("step", "prompt", "completion", "signals", "reward", "advantage", "
 
 
 def is_own_metric(name: str) -> bool:
-    """Whether a trainer logs under this name, in evaluation with `eval_` before it."""
+    """Whether the trainer uses this name for a metric; evaluation adds the prefix `eval_`."""
     name = name.removeprefix("eval_")
     return name in OWN_NAMES or _SIGNALS.fullmatch(name) is not None

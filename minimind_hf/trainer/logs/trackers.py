@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trackers that `report_to` names: the table of completions, and runs that go on where they were resumed.
+"""Trackers named in `report_to`: they get the table of completions, and continue their run after a resume.
 
-transformers' callbacks start the trackers and send them every number that is logged. This adds what they leave out,
-by the trackers' own interfaces; nothing is imported that `report_to` does not name. Which runs they were is kept in
-OUTPUT_DIR/trackers.json, by the main process alone.
+transformers' callbacks start the trackers and send them every logged number. This module adds the rest through the
+trackers' own interfaces; it imports only trackers named in `report_to`. The main process saves the ids of their runs
+in OUTPUT_DIR/trackers.json.
 """
 
 import json
@@ -23,38 +23,38 @@ TABLE = "completions"
 
 
 class Tracker:
-    """One of them.
+    """A tracker.
 
     Args:
-        args (`TrainingArguments`): Of the run.
-        callbacks (`Sequence[TrainerCallback]`): Of the trainer, that of the tracker among them.
+        args (`TrainingArguments`): Settings of the run.
+        callbacks (`Sequence[TrainerCallback]`): The trainer's callbacks, including the tracker's.
     """
 
-    run_variables: tuple[str, str] | None = None  # in the environment: the run to take up, and whether to
+    run_variables: tuple[str, str] | None = None  # environment variables: the run to continue, and whether to continue
 
     def __init__(self, args: TrainingArguments, callbacks: Sequence[TrainerCallback]):
         self._args, self._callbacks = args, callbacks
         self._set: list[str] = []
 
     def current_run(self) -> str | None:
-        """What the run that it writes to is called, for [`~Tracker.go_on`]."""
+        """Returns the id or name of the current run, for [`~Tracker.go_on`]."""
         raise NotImplementedError
 
     def go_on(self, run: str, step: int) -> None:
-        """Before it starts: it is to write to this run again, after so many optimizer steps."""
+        """Makes the tracker continue this run from this optimizer step. Call it before the tracker starts."""
         for name, value in zip(self.run_variables, (run, "allow"), strict=True):
             if name not in os.environ:
                 os.environ[name] = value
                 self._set.append(name)
 
     def has_started(self) -> None:
-        """Another run of this process is not to be taken for this one."""
+        """Resets the environment, so that a later run in this process does not continue this one."""
         for name in self._set:
             del os.environ[name]
         self._set = []
 
     def log_table(self, columns: list[str], rows: list[list], step: int) -> None:
-        """Sends a table; nothing where the tracker has none."""
+        """Sends a table; does nothing if the tracker has no tables."""
 
 
 class Wandb(Tracker):
@@ -89,7 +89,7 @@ class SwanLab(Tracker):
 
 
 class Trackio(Tracker):
-    """Its callback takes a run of the same name up again."""
+    """Its callback continues a run with the same name."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -127,10 +127,10 @@ class TensorBoard(Tracker):
         return self._callback and self._callback.logging_dir
 
     def go_on(self, run: str, step: int) -> None:
-        """Events in the same folder are one curve; those of steps that are done again are dropped."""
+        """Continues in the same folder; events of repeated steps are dropped."""
         callback = self._callback
         if callback is None or callback.logging_dir is not None or callback.tb_writer is not None:
-            return  # the user has said where to
+            return  # the user has chosen a folder
         callback.logging_dir = run
         callback.tb_writer = _summary_writer()(log_dir=run, purge_step=step + 1)
 
@@ -147,11 +147,11 @@ KINDS = {"wandb": Wandb, "swanlab": SwanLab, "trackio": Trackio, "tensorboard": 
 
 
 class Trackers:
-    """Those of a run; the main process calls it, the others may.
+    """The trackers of a run. Only the main process reports; calls in other processes do nothing.
 
     Args:
         args (`TrainingArguments`): `report_to`, `output_dir`, `run_name`.
-        callbacks (`Sequence[TrainerCallback]`): Of the trainer.
+        callbacks (`Sequence[TrainerCallback]`): The trainer's callbacks.
         is_main_process (`bool`): Whether this process reports.
     """
 
@@ -161,7 +161,7 @@ class Trackers:
         self._path = Path(args.output_dir) / TRACKERS_FILE
 
     def go_on(self, checkpoint: str | Path) -> None:
-        """Before the trackers start: has them continue the run of a checkpoint, if it is one of this output folder."""
+        """Makes trackers continue the run of a checkpoint of this output folder. Call it before they start."""
         if not self._trackers or Path(checkpoint).resolve().parent != self._path.parent.resolve():
             return
         if not self._path.exists():
@@ -173,7 +173,7 @@ class Trackers:
                 tracker.go_on(runs[name], step)
 
     def have_started(self) -> None:
-        """Keeps which runs they write to."""
+        """Saves the current runs of the trackers."""
         runs = {}
         for name, tracker in self._trackers.items():
             tracker.has_started()
@@ -184,11 +184,11 @@ class Trackers:
             write_json(self._path, runs)
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Sends the table of completions to those that have tables.
+        """Sends the table of completions to trackers with tables.
 
         Args:
-            rows (`Sequence[Mapping]`): As they are written to OUTPUT_DIR/completions.
-            step (`int`): Of the log.
+            rows (`Sequence[Mapping]`): The rows as written to OUTPUT_DIR/completions.
+            step (`int`): Step of the log.
         """
         if not rows or not self._trackers:
             return

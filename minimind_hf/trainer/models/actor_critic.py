@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy and critic as one model, so that one accelerate engine, one optimizer and one backward serve both.
+"""Policy and critic as one model, so that both share one accelerate wrapper, one optimizer and one backward pass.
 
-Every pass of training goes through `forward`, whose wrapper (DDP, FSDP) sees both models in one pass. Rollouts and
-saved folders use the parts. With a shared base, the critic's adapter is active only while the critic computes.
+Every training pass goes through `forward`, so the wrapper (DDP, FSDP) sees both models in one pass. Rollouts and
+saving use the two models directly. With a shared base, the critic's adapter is active only while the critic computes.
 """
 
 from contextlib import AbstractContextManager
@@ -20,6 +20,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from ...forward.introspection import unwrap
 from ...forward.layouts import score_completions
 from ...forward.logprobs import TokenScores
+from ...forward.token_batch import TokenBatch
 from ...forward.values import choose_values_layout, completion_values
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, activate, adapters_off, belongs_to, recompute_contexts
 from .critic import is_shared, load_critic_adapter, part_of, save_critic_adapter
@@ -30,11 +31,11 @@ CRITIC_FOLDER = "critic"
 
 @dataclass
 class ActorCriticOutput:
-    """What one pass says about the tokens of N completions.
+    """The results of one pass for the tokens of N completions.
 
     Args:
-        scores ([`TokenScores`], *optional*): Of the policy.
-        values (`Tensor` of shape `(N, C)`, *optional*): Of the critic; arbitrary where padded.
+        scores ([`TokenScores`], *optional*): Log-probabilities and more from the policy.
+        values (`Tensor` of shape `(N, C)`, *optional*): Values from the critic; arbitrary at padding.
     """
 
     scores: TokenScores | None = None
@@ -46,8 +47,8 @@ class ActorCritic(nn.Module):
 
     Args:
         policy (`PreTrainedModel` or `PeftModel`): A causal LM.
-        critic (`PreTrainedModel`): A token classifier of one label, from [`load_critic`].
-        layout (`str`): The policy's layout; the critic's too, if it can have it.
+        critic (`PreTrainedModel`): A token classifier with one label, from [`load_critic`].
+        layout (`str`): The layout of the policy, and of the critic if it supports it.
     """
 
     def __init__(self, policy: PreTrainedModel | PeftModel, critic: PreTrainedModel, layout: str):
@@ -65,21 +66,20 @@ class ActorCritic(nn.Module):
 
     def forward(
         self,
-        batch: dict[str, Tensor],
+        batch: TokenBatch,
         temperature: float = 1.0,
         with_scores: bool = True,
         with_values: bool = True,
         with_entropy: bool = False,
         with_aux_loss: bool = False,
     ) -> ActorCriticOutput:
-        """Scores completions by the policy, the critic or both.
+        """Computes log-probabilities by the policy, values by the critic, or both.
 
         Args:
-            batch (`dict[str, Tensor]`): `prompt_ids`, `prompt_mask`, `completion_ids`, `completion_mask`,
-                `group_ids`; more is left alone.
-            temperature (`float`): The sampling temperature that the completions were drawn at.
-            with_scores (`bool`), with_values (`bool`): What to compute.
-            with_entropy (`bool`), with_aux_loss (`bool`): What else the scores hold.
+            batch ([`TokenBatch`]): N completions and their prompts.
+            temperature (`float`): The temperature at which the completions were sampled.
+            with_scores (`bool`), with_values (`bool`): Whether to run the policy, and the critic.
+            with_entropy (`bool`), with_aux_loss (`bool`): Additional outputs of the policy.
 
         Returns:
             [`ActorCriticOutput`]
@@ -93,15 +93,15 @@ class ActorCritic(nn.Module):
             )
         return output
 
-    def _values(self, batch: dict[str, Tensor]) -> Tensor:
+    def _values(self, batch: TokenBatch) -> Tensor:
         lean = self.saves_memory and self.training and torch.is_grad_enabled() and not self.is_gradient_checkpointing
         if not lean:
             return completion_values(self.critic, batch, self.values_layout)
-        # Who shares the base is short of memory: the critic's activations are not kept beside the policy's, but
-        # computed once more in the backward pass.
+        # Runs that share the base are short of memory, so the critic's activations are not kept next to the policy's
+        # but recomputed in the backward pass.
         return checkpoint(completion_values, self.critic, batch, self.values_layout, use_reentrant=False)
 
-    # What accelerate, peft, trl and the Trainer ask of a model
+    # The interface that accelerate, peft, trl and the Trainer expect of a model
 
     @property
     def config(self) -> PreTrainedConfig:
@@ -116,10 +116,10 @@ class ActorCritic(nn.Module):
         return unwrap(self.policy).is_activation_checkpointing
 
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **options) -> None:
-        """As in transformers; given no arguments, those of the last time apply.
+        """As in transformers; without arguments, those of the last call apply.
 
         Raises:
-            ValueError: If reentrant checkpointing is asked for on a shared base.
+            ValueError: If reentrant checkpointing is requested on a shared base.
         """
         if activation_checkpointing_kwargs or options or not self._checkpointing:
             self._checkpointing = {**(activation_checkpointing_kwargs or {"use_reentrant": False})}
@@ -128,8 +128,8 @@ class ActorCritic(nn.Module):
         if self.shares_base:
             if kwargs.get("use_reentrant", False):
                 raise ValueError(
-                    'gradient_checkpointing_kwargs={"use_reentrant": True} recomputes layers without saying for whom, '
-                    "while policy and critic share a base. Set it to False, or share_critic_base=False."
+                    'gradient_checkpointing_kwargs={"use_reentrant": True} recomputes layers without telling policy '
+                    "and critic apart, which share a base. Set it to False, or share_critic_base=False."
                 )
             kwargs["context_fn"] = partial(recompute_contexts, self.policy)
         unwrap(self.policy).activation_checkpointing_enable(kwargs, **options)
@@ -164,7 +164,7 @@ class ActorCritic(nn.Module):
     # Its parameters, by model
 
     def parameters_by_model(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Returns the trainable parameters of the policy and those of the critic, wherever its weights lie."""
+        """Returns the trainable parameters of the policy and of the critic, including those on a shared base."""
         critic = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
         policy = []
         for name, parameter in self.policy.named_parameters():
@@ -181,8 +181,8 @@ class ActorCritic(nn.Module):
         """Saves the policy as an ordinary model or adapter, and the critic as another in `critic/`.
 
         Args:
-            folder (`str` or `Path`): Of the policy.
-            weights (`dict[str, Tensor]`, *optional*): Gathered weights, where the modules hold shards.
+            folder (`str` or `Path`): Folder for the policy.
+            weights (`dict[str, Tensor]`, *optional*): Gathered weights, if the modules hold shards.
             with_critic (`bool`): Whether to save the critic too.
         """
         folder = Path(folder)
@@ -200,13 +200,14 @@ class ActorCritic(nn.Module):
 
         Raises:
             FileNotFoundError: If the folder holds no critic.
-            ValueError: If it holds other models than these.
+            ValueError: If it holds different models.
         """
         critic_folder = Path(folder) / CRITIC_FOLDER
         if not critic_folder.is_dir():
             raise FileNotFoundError(
-                f"{critic_folder} is missing, so the critic cannot go on where it stopped. Resume from a checkpoint "
-                "of a PPO run, or start from this folder as a model (--model_name_or_path) with a new critic."
+                f"{critic_folder} is missing, so the critic cannot continue where it stopped. Resume from a "
+                "checkpoint of a PPO run, or start from this folder as a model (--model_name_or_path) with a new "
+                "critic."
             )
         is_adapter = find_adapter_config_file(str(critic_folder)) is not None
         if is_adapter != self.shares_base:
@@ -223,7 +224,7 @@ class ActorCritic(nn.Module):
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether two passes over the same tokens may differ while the model trains."""
+    """Whether two passes over the same tokens can differ in training mode."""
     modules = [module for module in model.modules() if not isinstance(module, nn.Dropout)]
     rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     rates += [value for module in modules for name, value in vars(module).items() if "dropout" in name]

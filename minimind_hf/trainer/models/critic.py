@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The critic: a token classifier of one label, which exists for every architecture that transformers knows.
+"""The critic: a token classifier with one label, which transformers offers for most architectures.
 
-It starts from the policy's weights, so that only its head is new; or from a folder of its own. With adapters it can
-live on the policy's frozen base as one more adapter, and then owns nothing but that adapter and the head.
+It starts from the policy's weights, so that only its head is new, or from a separate folder. With adapters, it can be
+an additional adapter on the policy's frozen base; it then consists only of that adapter and the head.
 """
 
 import copy
@@ -32,6 +32,7 @@ from .adapters import (
     copy_adapter,
     rewrites_base,
     starting_plainly,
+    trained_outside_adapters,
 )
 from .policy import check_context
 from .weights import check_complete, load_adapter
@@ -40,14 +41,14 @@ logger = logging.get_logger(__name__)
 
 
 def load_critic(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
-    """Returns the critic that the settings ask for.
+    """Returns the critic according to the settings.
 
     Args:
-        policy: The policy, with its adapters if it has some. A critic on its base adds one more.
-        args ([`PPOConfig`]): `critic_model_name_or_path`, `share_critic_base` and how to load models.
+        policy: The policy, with its adapters if it has any. A critic on its base adds another adapter.
+        args ([`PPOConfig`]): `critic_model_name_or_path`, `share_critic_base` and the settings for loading models.
 
     Returns:
-        `PreTrainedModel`: A token classifier; for a shared base, one whose trunk is a [`BorrowedTrunk`].
+        `PreTrainedModel`: A token classifier. With a shared base, its trunk is a [`BorrowedTrunk`].
 
     Raises:
         ValueError: If the architecture has no token classifier, or the given critic does not fit the policy.
@@ -70,7 +71,7 @@ def load_critic(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrai
 
 
 def is_shared(critic: nn.Module) -> bool:
-    """Whether the critic computes with the policy's base."""
+    """Whether the critic shares the policy's base."""
     return isinstance(getattr(critic, critic.base_model_prefix), BorrowedTrunk)
 
 
@@ -80,9 +81,9 @@ def save_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: Path
     Args:
         policy: Holds the adapter.
         critic: Holds the head.
-        folder (`Path`): Is made.
+        folder (`Path`): Created if missing.
         weights (`dict[str, Tensor]`, *optional*): Gathered weights of policy and critic, under the names `policy.*`
-            and `critic.*`, where the modules themselves hold shards.
+            and `critic.*`, if the modules themselves hold shards.
     """
     folder.mkdir(parents=True, exist_ok=True)
     adapter = get_peft_model_state_dict(policy, part_of(weights, "policy."), adapter_name=CRITIC_ADAPTER)
@@ -114,7 +115,7 @@ def load_critic_adapter(policy: PeftModel, critic: PreTrainedModel, folder: str 
 
 def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTrainedModel:
     with whole_weights(policy):
-        base = copy.deepcopy(policy).merge_and_unload() if is_peft_model(policy) else policy
+        base = _merged_copy(policy) if is_peft_model(policy) else policy
         # Sharded at once only if the policy was: DeepSpeed wants all weights of one precision.
         with nullcontext() if is_sharded(policy) else loading_whole(args):
             critic = AutoModelForTokenClassification.from_config(
@@ -128,13 +129,23 @@ def _from_policy(policy: PreTrainedModel | PeftModel, args: PPOConfig) -> PreTra
     return critic.to(base.device)
 
 
+def _merged_copy(policy: PeftModel) -> PreTrainedModel:
+    if not hasattr(policy.base_model, "merge_and_unload"):
+        raise ValueError(
+            f"{policy.peft_config[POLICY_ADAPTER].peft_type.value} adapters cannot be merged into their base, so the "
+            "critic cannot start from the policy's weights. Pass a critic as critic_model_name_or_path, train LoRA "
+            "adapters, or use GRPO."
+        )
+    return copy.deepcopy(policy).merge_and_unload()
+
+
 def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
     config = _critic_adapter_config(policy, policy.peft_config[POLICY_ADAPTER])
     policy.add_adapter(CRITIC_ADAPTER, config)
     copy_adapter(policy, POLICY_ADAPTER, CRITIC_ADAPTER)
     critic = _head_on_shared_base(policy, args)
     _start_head(critic, args.seed)
-    source = "the policy's frozen base with an adapter of its own, which starts like the policy's"
+    source = "the policy's frozen base with a separate adapter, which starts like the policy's"
     _say_only_the_head_is_new(critic, source, args)
     return critic
 
@@ -142,15 +153,15 @@ def _fresh_adapter(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
 def _kept_adapter(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig) -> PreTrainedModel:
     if not args.share_critic_base:
         raise ValueError(
-            f"critic_model_name_or_path ({source}) is an adapter, which works on the policy's base, and "
+            f"critic_model_name_or_path ({source}) is an adapter, which needs the policy's base, and "
             "share_critic_base is False. Leave share_critic_base True, or pass the critic as a whole model "
             "(merge_and_unload(), then save_pretrained())."
         )
     if not is_peft_model(policy):
         raise ValueError(
             f"critic_model_name_or_path ({source}) is an adapter, and the policy is a {type(policy).__name__} without "
-            "adapters, whose base it could share. Train the policy with adapters (peft_config), or pass the critic as "
-            "a whole model (merge_and_unload(), then save_pretrained())."
+            "adapters, so there is no base to share. Train the policy with adapters (peft_config), or pass the critic "
+            "as a whole model (merge_and_unload(), then save_pretrained())."
         )
     policy.add_adapter(CRITIC_ADAPTER, _critic_adapter_config(policy, PeftConfig.from_pretrained(source)))
     critic = _head_on_shared_base(policy, args)
@@ -168,7 +179,7 @@ def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig
         config=_critic_config(config, args),
         dtype=base.dtype,
         trust_remote_code=args.trust_remote_code,
-        ignore_mismatched_sizes=True,  # to name what is amiss: see `check_complete`
+        ignore_mismatched_sizes=True,  # so that `check_complete` can report all differences
         output_loading_info=True,
     )
     check_context(critic, args, "critic")
@@ -199,12 +210,12 @@ def _critic_config(config: PreTrainedConfig, args: PPOConfig) -> PreTrainedConfi
     by_its_code = args.trust_remote_code and "AutoModelForTokenClassification" in getattr(config, "auto_map", {})
     if not (knows_class or by_its_code):
         raise ValueError(
-            f"transformers has no token classifier for {type(config).__name__}, which the critic would be. Pass a "
+            f"transformers has no token classifier for {type(config).__name__}, and the critic needs one. Pass a "
             "critic of another architecture with the same tokenizer as critic_model_name_or_path, or use GRPO."
         )
     config.num_labels = 1
     if getattr(config, "classifier_dropout", None) is None:
-        config.classifier_dropout = 0.0  # transformers would take 0.1, and values would differ between two readings
+        config.classifier_dropout = 0.0  # with the default, 0.1, two passes would give different values
     return config
 
 
@@ -224,16 +235,16 @@ def _head_on_shared_base(policy: PeftModel, args: PPOConfig) -> PreTrainedModel:
 def _same_trunk(critic: PreTrainedModel, base: PreTrainedModel) -> None:
     if type(critic.base_model) is not type(base.base_model):
         raise ValueError(
-            f"The trunk of {type(critic).__name__} is a {type(critic.base_model).__name__}, that of the policy a "
+            f"The trunk of {type(critic).__name__} is a {type(critic.base_model).__name__}, but the policy's is a "
             f"{type(base.base_model).__name__}, so the critic cannot start from the policy's weights. Pass a critic "
             "as critic_model_name_or_path."
         )
 
 
 def _start_head(critic: PreTrainedModel, seed: int) -> None:
-    """Starts near the value 0, so that the first advantages are those of the rewards and not of a random head.
+    """Initializes the head to predict values near 0, so that the first advantages reflect rewards, not a random head.
 
-    It is a function of the seed alone: making a critic takes other random numbers under ZeRO-3 than elsewhere.
+    The weights depend only on the seed: creating a critic draws different random numbers under ZeRO-3 than elsewhere.
     """
     (head,) = [module for _, module in _own_modules(critic) if isinstance(module, nn.Linear)]
     generator = torch.Generator().manual_seed(seed)
@@ -244,7 +255,7 @@ def _start_head(critic: PreTrainedModel, seed: int) -> None:
 
 
 def _start_bias(critic: PreTrainedModel, missing: set[str], source: str, args: PPOConfig) -> set[str]:
-    """Starts a head's bias at 0 where only that is missing: the head of a reward model has none. Returns its name."""
+    """Sets a head's bias to 0 if only the bias is missing (reward models have none). Returns its name."""
     biases = {f"{name}.bias" for name, module in _own_modules(critic) if isinstance(module, nn.Linear)}
     if missing != biases:
         return set()
@@ -270,27 +281,29 @@ def _say_only_the_head_is_new(critic: PreTrainedModel, source: str, args: PPOCon
 
 
 def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:
-    """The critic's adapter is like `config` says, on the trunk alone.
+    """Returns the config of the critic's adapter: like `config`, but only on the trunk.
 
     Raises:
-        ValueError: If such adapters cannot share a base.
+        ValueError: If adapters of this kind cannot share a base.
     """
-    if config.is_prompt_learning:
-        raise ValueError(
-            f"{config.peft_type} adapters are prompts and cannot share a base. Set share_critic_base=False for a "
-            "critic of its own, or train LoRA adapters."
-        )
     for kind in (config, policy.peft_config[POLICY_ADAPTER]):
         if rewrites_base(kind):
             raise ValueError(
                 f"init_lora_weights={kind.init_lora_weights!r} moves part of the base's weights into the adapter, and "
-                "the critic would share that base. Set share_critic_base=False for a critic of its own, or "
+                "the critic would share that base. Set share_critic_base=False for a separate critic, or "
                 "init_lora_weights=True."
             )
     if getattr(config, "bias", "none") != "none":
         raise ValueError(
             f"bias={config.bias!r} trains biases of the base, which policy and critic share. Set bias='none', or "
-            "share_critic_base=False for a critic of its own."
+            "share_critic_base=False for a separate critic."
+        )
+    moving = trained_outside_adapters(policy, policy.get_base_model().base_model)
+    if moving:
+        raise ValueError(
+            f"{len(moving)} parameters of the base are trained outside the policy's adapters ({moving[0]}, ...), and "
+            "the critic would share that base. Freeze them (requires_grad_(False)), name their modules in "
+            "modules_to_save, or set share_critic_base=False for a critic of its own."
         )
     config = starting_plainly(config)
     config.task_type = policy.peft_config[POLICY_ADAPTER].task_type
@@ -299,12 +312,12 @@ def _critic_adapter_config(policy: PeftModel, config: PeftConfig) -> PeftConfig:
     if getattr(config, "modules_to_save", None):
         config.modules_to_save = [
             name for name in config.modules_to_save if any(module.endswith(name) for module in in_trunk)
-        ] or None  # by their ends, as peft finds them
+        ] or None  # matched by suffix, as in peft
     return config
 
 
 def _set_trainable(policy: PeftModel) -> None:
-    """Both adapters learn, but the critic's only where the critic computes: not in the language-model head."""
+    """Makes the critic's adapter trainable only where the critic computes: not in the language-model head."""
     trunk = {id(parameter) for parameter in policy.get_base_model().base_model.parameters()}
     for name, parameter in policy.named_parameters():
         if belongs_to(name, CRITIC_ADAPTER):

@@ -1,35 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy and its frozen reference: loading them, wrapping them for peft, and checking that they fit the data."""
+"""The policy: loading it, wrapping it for peft, and checking that it fits the data."""
 
 import copy
+from pathlib import Path
+from typing import Any
 
 from accelerate.utils import is_peft_model
 from peft import LoraConfig, PeftConfig, PeftModel, TaskType, get_peft_model
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path, disable_dropout_in_model
 
-from ...forward.introspection import context_length, forward_arguments, unwrap
-from ...paths import check_loadable
+from ...forward.introspection import context_length, forward_arguments, refuse_learned_prompts, unwrap
+from ...forward.layouts import choose_layout
+from ...forward.lean import use_lean_norms, use_onednn
+from ...paths import check_loadable, check_nothing_missing
+from ..distributed.sharding import whole_weights
 from ..settings.base import RLConfig
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
 from .reference import REFERENCE_ADAPTER
+from .weights import load_adapter
+
+logger = logging.get_logger(__name__)
 
 
 def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftConfig | None) -> PreTrainedModel:
     """Returns the model to train: loaded in float32 unless `model_init_kwargs` says otherwise, wrapped for peft.
 
     Raises:
-        ValueError: If adapters were asked for on a model that has some, or those it has are not trainable or not named
-            as peft names them by default.
+        ValueError: If adapters were requested for a model that has some, or its adapters are not trainable or do not
+            have peft's default name.
     """
     if isinstance(model, str):
         model = _load(model, args)
     elif args.model_init_kwargs:
         raise ValueError(
-            f"model_init_kwargs ({args.model_init_kwargs}) apply to a model given by its name, but the model is "
+            f"model_init_kwargs ({args.model_init_kwargs}) apply to a model passed by name, but the model is "
             f"already a {type(model).__name__}. Pass them to its from_pretrained instead."
         )
     if peft_config is not None:
@@ -39,6 +48,7 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
                 "the adapters it has, or merge them first (model.merge_and_unload())."
             )
         model = get_peft_model(model, _for_language_models(peft_config, model.config.model_type))
+    refuse_learned_prompts(model)
     _check_adapter_learns(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
@@ -51,36 +61,49 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
 
 
 def _load(name: str, args: RLConfig) -> PreTrainedModel:
-    """Loads a model; given the folder or name of an adapter, its base and the adapter, to be trained further."""
+    """Loads a model; for the folder or name of an adapter, loads its base and the adapter for further training."""
     init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     cache_dir = init_kwargs.get("cache_dir")
     check_loadable(name, cache_dir=cache_dir)
     if find_adapter_config_file(name, revision=init_kwargs.get("revision")) is None:
-        return create_model_from_path(name, architecture=AutoModelForCausalLM, **init_kwargs)
-    revision = init_kwargs.pop("revision", None)  # of the adapter; its config may name one of the base
+        return create_model_from_path(name, architecture=_WholeCausalLM, **init_kwargs)
+    revision = init_kwargs.pop("revision", None)  # the adapter's; its config may name the base's
     config = PeftConfig.from_pretrained(name, revision=revision)
     if not config.base_model_name_or_path:
         raise ValueError(
-            f"{name} is an adapter that does not say of which model. Set base_model_name_or_path in its "
+            f"{name} is an adapter that does not name its base model. Set base_model_name_or_path in its "
             "adapter_config.json, or pass the model: PeftModel.from_pretrained(base, folder, is_trainable=True)."
         )
     if config.revision:
         init_kwargs["revision"] = config.revision
     check_loadable(config.base_model_name_or_path, f"base of the adapter {name}", cache_dir)
-    base = create_model_from_path(config.base_model_name_or_path, architecture=AutoModelForCausalLM, **init_kwargs)
-    return PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
+    base = create_model_from_path(config.base_model_name_or_path, architecture=_WholeCausalLM, **init_kwargs)
+    model = PeftModel.from_pretrained(base, name, is_trainable=True, revision=revision)
+    if Path(name).is_dir():
+        load_adapter(model, name, POLICY_ADAPTER)  # again, since peft leaves out without a word what the file lacks
+    return model
+
+
+class _WholeCausalLM:
+    """AutoModelForCausalLM for trl's loader, which refuses weights that lack a tensor."""
+
+    @staticmethod
+    def from_pretrained(name: str, **kwargs: Any) -> PreTrainedModel:
+        model, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **kwargs)
+        check_nothing_missing(name, model, info)
+        return model
 
 
 def _for_language_models(config: PeftConfig, model_type: str) -> PeftConfig:
-    """Fills in what peft leaves open: the task, and where the adapters of a MiniMind go (as those of a Qwen3)."""
+    """Fills in settings that peft leaves open: the task, and the target modules of a MiniMind (as for Qwen3)."""
     config = copy.copy(config)
-    config.task_type = config.task_type or TaskType.CAUSAL_LM  # so that peft's own Auto classes load what is saved
+    config.task_type = config.task_type or TaskType.CAUSAL_LM  # so that peft's Auto classes can load the saved adapter
     if isinstance(config, LoraConfig) and not (config.target_modules or config.target_parameters):
         known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
         model_type = "qwen3" if model_type == "minimind" else model_type
         if model_type not in known:
             raise ValueError(
-                f"peft has no default for the modules of a {model_type} that get adapters. Name them: "
+                f"peft has no default target_modules for a {model_type}. Set them: "
                 "target_modules='all-linear', or --lora_target_modules all-linear."
             )
         config.target_modules = set(known[model_type])
@@ -88,11 +111,11 @@ def _for_language_models(config: PeftConfig, model_type: str) -> PeftConfig:
 
 
 def _check_adapter_learns(model: nn.Module) -> None:
-    """Refuses adapters that were loaded to be used, not to be trained."""
+    """Refuses adapters that were loaded for inference."""
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ValueError(
-            "The model's adapter was loaded by transformers, which keeps it frozen and leaves the base trainable. "
-            "Pass the adapter's folder as model, or load it by AutoPeftModelForCausalLM.from_pretrained(folder, "
+            "The model's adapter was loaded by transformers, which freezes it and leaves the base trainable. "
+            "Pass the adapter's folder as model, or load it with AutoPeftModelForCausalLM.from_pretrained(folder, "
             "is_trainable=True)."
         )
     if is_peft_model(model) and model.peft_config[model.active_adapter].inference_mode:
@@ -107,22 +130,22 @@ def _check_adapter_learns(model: nn.Module) -> None:
 def _check_adapter_names(model: nn.Module) -> None:
     if model.active_adapter != POLICY_ADAPTER:
         raise ValueError(
-            f"The model's active adapter is named {model.active_adapter!r}, and the one to train has to be "
-            f"{POLICY_ADAPTER!r}. Make or load it without adapter_name, or pass its folder as model."
+            f"The model's active adapter is named {model.active_adapter!r}, but the trained adapter must be named "
+            f"{POLICY_ADAPTER!r}. Create or load it without adapter_name, or pass its folder as model."
         )
     taken = [name for name in (REFERENCE_ADAPTER, CRITIC_ADAPTER) if name in model.peft_config]
     if taken:
         raise ValueError(
-            f"The model already has an adapter {taken[0]!r}, as a trainer that it was given to before adds one. Load "
-            f"the model anew, or remove it: model.delete_adapter({taken[0]!r})."
+            f"The model already has an adapter {taken[0]!r}, probably added by an earlier trainer. Load the model "
+            f"again, or remove the adapter: model.delete_adapter({taken[0]!r})."
         )
 
 
 def check_fits(model: nn.Module, tokenizer: PreTrainedTokenizerBase, args: RLConfig) -> None:
-    """Refuses a tokenizer with ids that the model has no embedding for, and lengths beyond the model's context.
+    """Refuses a tokenizer with more ids than the model has embeddings, and lengths beyond the model's context.
 
     Raises:
-        ValueError: With both numbers and what to change.
+        ValueError: Naming both numbers and the settings to change.
     """
     config = unwrap(model).config.get_text_config()
     if len(tokenizer) > config.vocab_size:
@@ -137,7 +160,7 @@ def check_context(model: nn.Module, args: RLConfig, what: str = "model") -> None
     """Refuses lengths beyond the context of a model.
 
     Raises:
-        ValueError: With both numbers and what to change.
+        ValueError: Naming both numbers and the settings to change.
     """
     context = context_length(model)
     wanted = (args.max_prompt_length or 1) + args.max_completion_length
@@ -164,3 +187,30 @@ def router_loss_coefficient(model: nn.Module, args: RLConfig) -> float:
             )
         return args.router_aux_loss_coef
     return getattr(config, "router_aux_loss_coef", 0.0) if has_router else 0.0
+
+
+def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool) -> str:
+    """Enables the fast paths that the policy supports, and returns the layout for its log-probabilities.
+
+    Args:
+        policy: The policy with its adapters, not yet wrapped for training.
+        args ([`RLConfig`]): Settings; `forward_layout` is the requested layout.
+        with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
+    """
+    use_lean_modules(policy, args)
+    with whole_weights(policy):
+        layout, reason = choose_layout(args.forward_layout, policy, with_aux_loss)
+    if reason is not None:
+        logger.warning(
+            "%s is trained in the padded layout, which is slower than shared_prompt: %s.",
+            type(unwrap(policy)).__name__,
+            reason,
+        )
+    return layout
+
+
+def use_lean_modules(model: nn.Module, args: RLConfig) -> None:
+    """On a CPU, enables linear layers and norms that need less time and memory."""
+    if args.device.type == "cpu" and not args.torch_compile:
+        use_onednn(model)
+        use_lean_norms(model)

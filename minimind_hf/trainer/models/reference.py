@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen policy of the start, which the KL penalty measures against; and one that follows the policy.
+"""The reference of the KL penalty: the frozen initial policy, or a model that follows the policy.
 
-A reference that follows ([TR-DPO](https://arxiv.org/abs/2404.09656)) is part of every checkpoint. Where weights are in
-parts, they are mixed, saved and loaded parameter by parameter, so that no second model is ever whole in one process.
+A reference that follows the policy ([TR-DPO](https://arxiv.org/abs/2404.09656)) is part of every checkpoint. Sharded
+weights are mixed, saved and loaded parameter by parameter, so that no process ever holds a second whole model.
 """
 
 import copy
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
+from peft import PeftModel, PeftType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
@@ -20,36 +21,52 @@ from trl.models.utils import prepare_deepspeed, prepare_fsdp
 from trl.trainer.callbacks import SyncRefModelCallback
 from trl.trainer.utils import use_adapter
 
+from ...forward.introspection import unwrap, vocabulary_size
+from ...forward.token_batch import made_up_batch
 from ..distributed.sharding import reshard, whole_parameter, whole_tensor, whole_weights
-from .adapters import POLICY_ADAPTER, belongs_to, copy_adapter, starting_plainly, starts_as_nothing
+from .adapters import (
+    POLICY_ADAPTER,
+    adapters_off,
+    belongs_to,
+    copy_adapter,
+    starting_plainly,
+    starts_as_nothing,
+    trained_outside_adapters,
+)
 
 REFERENCE_ADAPTER = "ref"
 REFERENCE_FILE = "reference.pt"
 
+# How much rounding may change a logit, in parts of the largest one; reduced precision: 1e-2.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5}
+
 
 class Reference:
-    """The frozen policy of the start, which the KL penalty measures against.
+    """The frozen initial policy, the reference of the KL penalty.
 
-    With peft nothing is copied but adapters: the base with adapters off is the reference of fresh ones, a frozen copy
-    of the adapters that of ones which were trained before or change the model from the start.
+    With peft as little as possible is copied: the base with adapters off is the reference of fresh ones that start as
+    nothing, a frozen LoRA adapter that of LoRA which was trained before or changes the model from the start. A whole
+    frozen copy is the reference where the base moves too (trained biases, norms, head), and of other adapters.
     """
 
     def __init__(self, policy: PreTrainedModel, fresh_adapters: bool):
         self._adapter = None
         self._model = None
-        if is_peft_model(policy):
-            if not (fresh_adapters and starts_as_nothing(policy.peft_config[POLICY_ADAPTER])):
-                self._adapter = _add_reference_adapter(policy)
-        else:
+        if not is_peft_model(policy) or trained_outside_adapters(policy):
             self._model = _frozen_copy(policy)
+        elif not (fresh_adapters and _starts_as_its_base(policy)):
+            if policy.peft_config[POLICY_ADAPTER].peft_type == PeftType.LORA:
+                self._adapter = _add_reference_adapter(policy)
+            else:  # whose state may be more than parameters, or which cannot be there twice
+                self._model = _frozen_copy(policy)
 
     @property
     def model(self) -> PreTrainedModel | None:
-        """The copy; there is none with adapters."""
+        """The copy; there is none where adapters on the policy's base are the reference."""
         return self._model
 
     def prepare(self, accelerator: Accelerator) -> None:
-        """Places the copy on the device, sharded where the policy is."""
+        """Places the copy on the device, and shards it if the policy is sharded."""
         if self._model is None:
             return
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
@@ -61,7 +78,7 @@ class Reference:
 
     @contextmanager
     def scoring(self, policy: nn.Module, accelerator: Accelerator) -> Iterator[nn.Module]:
-        """Yields the model to score with; `policy` is the wrapped policy."""
+        """Yields the model for the reference log-probabilities; `policy` is the wrapped policy."""
         if self._model is not None:
             yield self._model
             return
@@ -80,6 +97,31 @@ def _frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
     return reference.eval().requires_grad_(False)
 
 
+def _starts_as_its_base(policy: PeftModel) -> bool:
+    """Whether the policy computes what its base does: LoRA by how it begins, other adapters by trying."""
+    config = policy.peft_config[POLICY_ADAPTER]
+    if config.peft_type == PeftType.LORA:
+        return starts_as_nothing(config)
+    with whole_weights(policy):
+        return _differs_from_its_base(policy) <= _TOLERANCE.get(unwrap(policy).dtype, 1e-2)
+
+
+@torch.no_grad()
+def _differs_from_its_base(policy: PeftModel) -> float:
+    """The largest change of a logit by the adapters on some tokens, in parts of the largest logit."""
+    batch = made_up_batch(vocabulary_size(policy), next(policy.parameters()).device)
+    ids = batch.padded()[2]
+    was_training = policy.training
+    policy.eval()
+    try:
+        adapted = policy(input_ids=ids).logits
+        with adapters_off(policy):
+            plain = policy(input_ids=ids).logits
+    finally:
+        policy.train(was_training)
+    return ((adapted - plain).abs().max() / plain.abs().max()).item()
+
+
 def _add_reference_adapter(policy: PreTrainedModel) -> str:
     policy.add_adapter(REFERENCE_ADAPTER, starting_plainly(policy.peft_config[POLICY_ADAPTER]))
     copy_adapter(policy, POLICY_ADAPTER, REFERENCE_ADAPTER)
@@ -90,24 +132,24 @@ def _add_reference_adapter(policy: PreTrainedModel) -> str:
 
 
 def check_can_sync(reference: Reference) -> None:
-    """Refuses what has no reference weights that could be moved.
+    """Refuses a reference without weights of its own, which could not follow the policy.
 
     Raises:
-        ValueError: With peft.
+        ValueError: If the policy has adapters.
     """
     if reference.model is None:
         raise ValueError(
-            "sync_ref_model=True with adapters: the reference is the base model without them, there are no weights of "
-            "its own that could follow the policy. Set sync_ref_model=False, or train all weights."
+            "sync_ref_model=True with adapters: the reference is the base model without them, so it has no separate "
+            "weights that could follow the policy. Set sync_ref_model=False, or train all weights."
         )
 
 
 class ReferenceSync(SyncRefModelCallback):
-    """trl's callback, with a reference that is part of every checkpoint that training can go on from.
+    """trl's callback, with a reference that is part of every checkpoint that can be resumed.
 
     Args:
-        reference (`nn.Module`): As it is wrapped for scoring.
-        accelerator: Of the trainer.
+        reference (`nn.Module`): The wrapped reference.
+        accelerator: The trainer's.
     """
 
     def __init__(self, reference: nn.Module, accelerator: Accelerator):
@@ -116,7 +158,7 @@ class ReferenceSync(SyncRefModelCallback):
     @staticmethod
     @torch.no_grad()
     def sync_target_model(model: nn.Module, target_model: nn.Module, alpha: float) -> None:
-        """Every process calls it."""
+        """Moves the reference towards the policy; every process calls it."""
         for each in (model, target_model):
             reshard(each)
         for kept, new in zip(target_model.parameters(), model.parameters(), strict=True):
@@ -125,11 +167,11 @@ class ReferenceSync(SyncRefModelCallback):
 
     @torch.no_grad()
     def save(self, checkpoint: str, writes: bool) -> None:
-        """Puts the whole reference into a checkpoint that is being made; every process calls it.
+        """Saves the whole reference to a checkpoint that is being written; every process calls it.
 
         Args:
-            checkpoint (`str`): Its folder.
-            writes (`bool`): Whether this process does.
+            checkpoint (`str`): Folder of the checkpoint.
+            writes (`bool`): Whether this process writes.
         """
         reshard(self.ref_model)
         weights = {}
@@ -143,19 +185,19 @@ class ReferenceSync(SyncRefModelCallback):
 
     @torch.no_grad()
     def load(self, checkpoint: str) -> None:
-        """Takes the reference of a checkpoint, however many processes wrote it; every process calls it.
+        """Loads the reference of a checkpoint from any number of processes; every process calls it.
 
         Raises:
-            FileNotFoundError: If it holds none.
-            ValueError: If it is one of another model.
+            FileNotFoundError: If the checkpoint has no reference.
+            ValueError: If the reference belongs to another model.
         """
         weights = _read(Path(checkpoint) / REFERENCE_FILE)
         reshard(self.ref_model)
         for name, parameter in self._reference.named_parameters():
             if name not in weights:
                 raise ValueError(
-                    f"{Path(checkpoint) / REFERENCE_FILE} has no weights {name!r}, so it is the reference of another "
-                    "model. Resume from a checkpoint of this one."
+                    f"{Path(checkpoint) / REFERENCE_FILE} has no weights {name!r}, so it belongs to another model. "
+                    "Resume from a checkpoint of this model."
                 )
             with whole_parameter(parameter, changed=True):
                 parameter.data.copy_(_laid_out_like(parameter, weights[name]))
@@ -168,7 +210,7 @@ class ReferenceSync(SyncRefModelCallback):
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is missing, so the reference that follows the policy is not known. The checkpoint was "
+            f"{path} is missing, so the reference that follows the policy cannot be restored. The checkpoint was "
             "written without sync_ref_model; resume without it too, or start from this folder as a model."
         )
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)

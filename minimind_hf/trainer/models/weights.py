@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights from a saved folder into a model in memory, and weights on their way to a folder.
+"""Loads weights from a saved folder into a model in memory, and prepares weights for saving.
 
-Loading goes through `from_pretrained`, since the names in a file need not be those of the modules (a mixture of
-experts saves one tensor per expert and computes with one for all). DeepSpeed updates float32 weights where the model
-computes with narrower copies; those are what is saved, since the copies round away updates as small as those of RL.
+Loading uses `from_pretrained`, since names in a file can differ from those of the modules (a mixture of experts saves
+one tensor per expert and computes with a single one). If the model computes in reduced precision, DeepSpeed updates
+float32 master weights. These are saved, since updates as small as those of RL vanish by rounding in the narrow copies.
 """
 
 import json
@@ -22,10 +22,10 @@ from .adapters import POLICY_ADAPTER, belongs_to
 
 
 @contextmanager
-def writing_as_told() -> Iterator[None]:
-    """`save_pretrained` writes in each process that calls it as the main one (see `save_on_each_node`).
+def saving_where_called() -> Iterator[None]:
+    """Makes `save_pretrained` write in every process that calls it with `is_main_process` (see `save_on_each_node`).
 
-    transformers lets the first process of all alone write, so that other machines would miss the weights.
+    transformers writes only in the first process of all, so the weights would be missing on other machines.
     """
     name = "should_save_on_this_rank"
     owner = next(kind for kind in PreTrainedModel.__mro__ if name in vars(kind))
@@ -41,7 +41,7 @@ def load_weights(model: PreTrainedModel | PeftModel, folder: str | Path) -> None
     """Loads an ordinary model folder, or the adapter folder of a peft model.
 
     Raises:
-        ValueError: If the folder does not hold exactly the weights that the model has.
+        ValueError: If the folder does not hold exactly the weights of the model.
     """
     if isinstance(model, PeftModel):
         load_adapter(model, folder, POLICY_ADAPTER)
@@ -49,8 +49,8 @@ def load_weights(model: PreTrainedModel | PeftModel, folder: str | Path) -> None
     loaded, info = type(model).from_pretrained(
         folder,
         config=model.config,
-        dtype=torch.promote_types(model.dtype, torch.float32),  # narrower weights come back exactly
-        ignore_mismatched_sizes=True,  # to name what is amiss: see `check_complete`
+        dtype=torch.promote_types(model.dtype, torch.float32),  # narrower weights are restored exactly
+        ignore_mismatched_sizes=True,  # so that `check_complete` can report all differences
         output_loading_info=True,
     )
     check_complete(folder, info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"])
@@ -61,10 +61,10 @@ def load_adapter(model: PeftModel, folder: str | Path, name: str) -> dict[str, t
     """Loads a saved adapter into the adapter `name`.
 
     Returns:
-        `dict[str, Tensor]`: The folder's tensors outside the base model (such as a head), by their saved names.
+        `dict[str, Tensor]`: Tensors of the folder that are not part of the base model (such as a head), by saved name.
 
     Raises:
-        ValueError: If the folder does not hold exactly the weights that the adapter has.
+        ValueError: If the folder does not hold exactly the weights of the adapter.
     """
     saved = load_peft_weights(str(folder), device="cpu")
     heads = {key: saved.pop(key) for key in list(saved) if _is_head(key, model)}
@@ -76,8 +76,8 @@ def load_adapter(model: PeftModel, folder: str | Path, name: str) -> dict[str, t
 
 
 def check_complete(folder: str | Path, missing, unexpected, mismatched) -> None:
-    """Refuses a folder with other weights than the model's."""
-    faults = {"missing": missing, "unexpected": unexpected, "of another shape": mismatched}
+    """Refuses a folder whose weights differ from the model's in name or shape."""
+    faults = {"missing": missing, "unexpected": unexpected, "wrong shape": mismatched}
     found = "; ".join(f"{what}: {', '.join(map(str, sorted(keys)[:5]))}" for what, keys in faults.items() if keys)
     if found:
         raise ValueError(
@@ -87,7 +87,7 @@ def check_complete(folder: str | Path, missing, unexpected, mismatched) -> None:
 
 
 def without_tied(model: nn.Module, missing: Sequence[str]) -> list[str]:
-    """Drops names whose tensor was loaded by another name (tied embeddings) from those that a file lacks."""
+    """Drops names from `missing` whose tensor was loaded under another name (tied embeddings)."""
     owners = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
     loaded = {owner for name, owner in owners.items() if name not in missing}
     return [name for name in missing if owners.get(name) not in loaded]
@@ -101,14 +101,14 @@ def _is_head(key: str, model: PeftModel) -> bool:
 
 @torch.no_grad()
 def with_master_weights(model: nn.Module, weights: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
-    """Puts them in the place of the copies; every process calls it.
+    """Replaces the narrow copies by the float32 master weights; every process calls it.
 
     Args:
-        model (`nn.Module`): Unwrapped, trained by DeepSpeed.
-        weights (`dict[str, Tensor]`, *optional*): Gathered, in the processes that write.
+        model (`nn.Module`): The unwrapped model, trained by DeepSpeed.
+        weights (`dict[str, Tensor]`, *optional*): Gathered weights, in the processes that write.
 
     Returns:
-        `dict[str, Tensor]` or `None`: As `weights`, trained ones in float32.
+        `dict[str, Tensor]` or `None`: `weights`, with trained weights in float32.
     """
     from deepspeed.utils import safe_get_full_fp32_param
 
@@ -122,7 +122,7 @@ def with_master_weights(model: nn.Module, weights: dict[str, Tensor] | None) -> 
 
 
 def declare_float32(folder: str | Path, weights: dict[str, Tensor] | None) -> None:
-    """Has a saved model loaded in the precision of its weights, not in that in which it was computed with."""
+    """Declares float32 in a saved config if the weights are float32, whatever precision the model computed in."""
     path = Path(folder) / CONFIG_NAME
     if weights is None or not path.exists() or not any(tensor.dtype == torch.float32 for tensor in weights.values()):
         return
@@ -132,17 +132,17 @@ def declare_float32(folder: str | Path, weights: dict[str, Tensor] | None) -> No
 
 
 class NotFiniteError(RuntimeError):
-    """A loss, gradient or weight that is NaN or infinite."""
+    """A loss, gradient or weight is NaN or infinite."""
 
 
 def check_finite(policy: nn.Module, step: int, output_dir: str, cause: Exception) -> None:
-    """Tells an error of a rollout that comes from the policy's weights from one of the engine.
+    """Checks whether an error of a rollout comes from the policy's weights rather than from the engine.
 
     Args:
-        policy (`nn.Module`): Whose weights are looked at.
-        step (`int`): That the rollout is for, the first being 1.
-        output_dir (`str`): Where checkpoints are.
-        cause (`Exception`): The error.
+        policy (`nn.Module`): The policy whose weights are checked.
+        step (`int`): The step of the rollout, counted from 1.
+        output_dir (`str`): Folder of the checkpoints.
+        cause (`Exception`): The error of the rollout.
 
     Raises:
         NotFiniteError: From `cause`, if a weight is NaN or infinite.
@@ -151,9 +151,9 @@ def check_finite(policy: nn.Module, step: int, output_dir: str, cause: Exception
     if name is None:
         return
     checkpoint = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
-    before = f"{checkpoint}, or one before it" if checkpoint else "the model that it began with"
+    before = f"{checkpoint}, or an earlier one" if checkpoint else "the initial model"
     raise NotFiniteError(
         f"step {step}: The policy's weights are not finite: {name} holds NaN or infinite values, so nothing can "
-        f"be sampled. Try: lower learning_rate; or use bf16 rather than fp16; and go on from weights that are finite: "
+        f"be sampled. Try: lower learning_rate; or use bf16 rather than fp16; and continue from finite weights: "
         f"{before}."
     ) from cause

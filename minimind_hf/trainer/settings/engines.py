@@ -25,7 +25,7 @@ class ReplaceDefault(argparse.Action):
 
 
 def check_engine_settings(args: Any) -> None:
-    """Refuses settings of the engine that `rollout_engine` does not name, and those of a way that is not taken.
+    """Refuses settings of an engine that is not in use, and a folder for weights that are not sent by a folder.
 
     Raises:
         ValueError: With the setting, its value and what to do.
@@ -57,10 +57,10 @@ def check_own_engine(args: Any, engine: object) -> None:
     if args.rollout_engine != "torch":
         raise ValueError(
             f"rollout_engine is {args.rollout_engine!r} in the config, and a {name} was passed to the trainer as "
-            "rollout_engine: only one of them can draw. Leave it, and what belongs to it, out of the config, or pass "
-            "no object."
+            "rollout_engine, but only one of them can be used. Remove it and its settings from the config, or do not "
+            "pass an object."
         )
-    _refuse_changed(args, "torch", f"the engine is the {name} that was passed", "or set it where that is made")
+    _refuse_changed(args, "torch", f"the engine is the {name} that was passed", "or set it on that engine")
 
 
 def _refuse_changed(args: Any, engine: str, reason: str, remedy: str) -> None:

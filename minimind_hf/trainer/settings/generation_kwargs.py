@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """trl's `generation_kwargs`: settings by the names of transformers' GenerationConfig.
 
-Those that are fields here win over the fields, for sampling and scoring alike. Those that say what is done anyway are
-accepted. Every other one would draw completions from a distribution that they are not scored under, or do nothing.
+Those that are fields here override the fields, for sampling and scoring alike. Those that say what is done anyway are
+accepted. Any other would draw completions from a distribution that they are not scored under, or do nothing.
 """
 
 import json
@@ -33,14 +33,14 @@ def resolve_generation_kwargs(args: Any) -> None:
     """Puts the settings of `args.generation_kwargs` where they belong.
 
     Raises:
-        ValueError: If it is no dictionary, or holds a setting that cannot be honoured.
+        ValueError: If it is not a dictionary, or holds a setting that cannot be honoured.
     """
     given = args.generation_kwargs
     if isinstance(given, str):
         try:
             given = args.generation_kwargs = json.loads(given)
         except json.JSONDecodeError as error:
-            raise ValueError(f"generation_kwargs is no JSON object ({error}): {given!r}.") from error
+            raise ValueError(f"generation_kwargs is not a valid JSON object ({error}): {given!r}.") from error
     if given is None:
         return
     if not isinstance(given, dict):

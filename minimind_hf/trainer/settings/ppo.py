@@ -2,8 +2,10 @@
 """Settings of PPOTrainer."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from .base import RLConfig, _at_least, _choice, _field, _share
+from ...bounds import Bounds, Count, NotNegative, Share
+from .base import Algorithm, RLConfig, _field
 
 PPO_AGGREGATIONS = ("token", "sequence", "constant")
 
@@ -19,24 +21,28 @@ class PPOConfig(RLConfig):
     """
 
     per_device_train_batch_size: int = _field(8, "Completions per process and rollout (x steps_per_generation).")
-    num_generations: int = _field(1, "Completions per prompt.")
-    mini_batch_size: int = _field(2, "Completions per process and micro-batch of the update.")
-    ppo_update_iters: int = _field(2, "Passes over each rollout.")
-    clip_epsilon: float = _field(0.2, "Clip range of the ratio: 1 - clip_epsilon to 1 + clip_epsilon.")
-    kl_coef: float = _field(0.02, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
-    early_stop_kl: float | None = _field(
+    num_generations: Count = _field(1, "Completions per prompt.")
+    mini_batch_size: Count = _field(2, "Completions per process and micro-batch of the update.")
+    ppo_update_iters: Count = _field(2, "Passes over each rollout.")
+    clip_epsilon: NotNegative = _field(0.2, "Clip range of the ratio: 1 - clip_epsilon to 1 + clip_epsilon.")
+    kl_coef: NotNegative = _field(0.02, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
+    early_stop_kl: NotNegative | None = _field(
         0.25, "Skip the rest of a rollout's updates once approx_kl is above this. Unset: never."
     )
-    loss_aggregation: str = _field(
+    loss_aggregation: Annotated[str, Bounds(choices=PPO_AGGREGATIONS)] = _field(
         "token", "'token': mean over all tokens; 'sequence': over tokens, then sequences; 'constant': fixed length."
     )
 
     # Critic
-    gamma: float = _field(1.0, "Discount of later rewards.")
-    lam: float = _field(0.95, "GAE: weight of the longer returns.")
-    vf_coef: float = _field(0.5, "Weight of the value loss.")
-    cliprange_value: float = _field(0.2, "How far a value may move from that at sampling before its gradient stops.")
-    critic_learning_rate: float = _field(5e-7, "Peak learning rate of the critic; same schedule as the policy's.")
+    gamma: Share = _field(1.0, "Discount of later rewards.")
+    lam: Share = _field(0.95, "GAE: weight of the longer returns.")
+    vf_coef: NotNegative = _field(0.5, "Weight of the value loss.")
+    cliprange_value: NotNegative = _field(
+        0.2, "How far a value may move from that at sampling before its gradient stops."
+    )
+    critic_learning_rate: NotNegative = _field(
+        5e-7, "Peak learning rate of the critic; same schedule as the policy's."
+    )
     save_critic: bool = _field(
         True, "Keep the critic beside the policy in the run's folder and on the Hub; checkpoints always hold it."
     )
@@ -44,33 +50,28 @@ class PPOConfig(RLConfig):
         None, "Critic to start from: a model, or the critic folder of an earlier run. Unset: the policy's weights."
     )
     share_critic_base: bool = _field(
-        True, "With adapters, the critic is one more adapter on the policy's frozen base; False: a model of its own."
+        True, "With adapters, the critic is one more adapter on the policy's frozen base; False: a separate model."
     )
 
     def __post_init__(self):
         super().__post_init__()
-        _choice("loss_aggregation", self.loss_aggregation, PPO_AGGREGATIONS)
-        for name in ("mini_batch_size", "ppo_update_iters"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("clip_epsilon", "kl_coef", "vf_coef", "cliprange_value", "critic_learning_rate"):
-            _at_least(name, getattr(self, name), 0)
-        _share("gamma", self.gamma)
-        _share("lam", self.lam)
-        if self.early_stop_kl is not None:
-            _at_least("early_stop_kl", self.early_stop_kl, 0)
-            if self.fp16:
-                raise ValueError(
-                    f"fp16=True with early_stop_kl ({self.early_stop_kl}): the gradient scaler of fp16 cannot pass "
-                    "over updates that are skipped. Use bf16=True, or set early_stop_kl to None."
-                )
+        if self.early_stop_kl is not None and self.fp16:
+            raise ValueError(
+                f"fp16=True with early_stop_kl ({self.early_stop_kl}): the gradient scaler of fp16 cannot pass "
+                "over updates that are skipped. Use bf16=True, or set early_stop_kl to None."
+            )
         per_step = self.mini_batch_size * self.gradient_accumulation_steps
         if self.completions_per_rollout % per_step:
             raise ValueError(
                 f"A rollout of {self.completions_per_rollout} completions per process (per_device_train_batch_size "
-                f"{self.per_device_train_batch_size} x steps_per_generation {self.steps_per_generation}) is no whole "
-                f"number of optimizer steps of {per_step} (mini_batch_size {self.mini_batch_size} x "
+                f"{self.per_device_train_batch_size} x steps_per_generation {self.steps_per_generation}) is not a "
+                f"whole number of optimizer steps of {per_step} (mini_batch_size {self.mini_batch_size} x "
                 f"gradient_accumulation_steps {self.gradient_accumulation_steps}). Make it a multiple of {per_step}."
             )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return Algorithm("PPO", "Proximal Policy Optimization Algorithms", "1707.06347")
 
     @property
     def micro_batches_per_rollout(self) -> int:

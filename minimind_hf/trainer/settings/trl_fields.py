@@ -1,114 +1,150 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields of trl's GRPOConfig that have no counterpart here, each with what to use instead.
 
-They exist so that a trl script, a yaml file or a command line that spells out trl's defaults runs as it is. Any other
-value is refused by name: nothing that a user asks for is ignored. docs/migrate-from-trl.md lists all fields.
+They exist so that a trl script, a yaml file or a command line that spells out trl's defaults runs unchanged. Any other
+value is refused by name: nothing that a user asks for is ignored. A few that change no number here are accepted, and
+the user is told so. docs/migrate-from-trl.md lists all fields.
+
+Which fields these are follows from the installed trl: those of its GRPOConfig that are not declared here.
 """
 
-from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from collections.abc import Callable
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, get_type_hints
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 _SGLANG = 'Rollouts come from the trainer\'s own process, or with rollout_engine="sglang" from a server.'
 _VLLM = f"There is no vLLM engine. {_SGLANG}"
-_MISMATCH = (
-    "The ratio is taken to the log-probabilities that the engine sampled with, which absorbs what trl corrects for "
-    "here; see rollout_correction for more."
-)
-_OTHER_LOSSES = 'The losses are "cispo", "grpo", "dr_grpo", "dapo" and "bnpo".'
-_CONTROLLER = "The weight of the entropy bonus is a constant: set entropy_coef."
 _REFILL = "The torch engine fills the place of a completion that ends with the next one by itself; see max_batch_rows."
-
-
+_INSTEAD = {  # by name, or by what names begin with
+    "cache_implementation": "The torch engine has its own cache, allocated once for a rollout.",
+    "use_vllm": _VLLM,
+    "vllm_": _VLLM,
+    "vllm_structured_outputs_": "A constrained completion is drawn from another distribution than the one it is "
+    "scored under.",
+    "vllm_server_": f"{_VLLM} Its address is sglang_base_url.",
+    "vllm_server_timeout": f"{_VLLM} How long to wait for it is server_timeout.",
+    "vllm_importance_sampling_": "The ratio is taken to the log-probabilities that the engine sampled with, which "
+    "absorbs what trl corrects for here; see rollout_correction for more.",
+    "max_tool_calling_iterations": "Turns with tools belong in a custom rollout engine, which marks them in "
+    "loss_mask.",
+    "log_multimodal": "Completions are text.",
+    "log_completions_hub_repo": "log_completions writes OUTPUT_DIR/completions as jsonl; upload the folder with "
+    "`hf upload`.",
+    "use_transformers_": _REFILL,
+    "transformers_continuous_batching_": _REFILL,
+}
+_WITHOUT_EFFECT = {
+    "cast_lm_head_to_fp32": "The head is in float32 like the rest of the model, unless model_init_kwargs loads it in "
+    "another dtype, which is then refused.",
+    "ds3_gather_for_generation": "The torch engine always gathers the weights; where they do not fit into one device, "
+    "use a rollout server.",
+    "pad_to_multiple_of": "The default layout does not pad, and padding changes no number.",
+}
+_NOTHING_INSTEAD = "It has no counterpart here."
 _NOT_SUPPORTED = "Of trl, not supported. "
+_ACCEPTED = "Of trl, accepted without effect. "
 
 
-def _unsupported(default: Any, instead: str) -> Any:
-    return field(default=default, metadata={"help": _NOT_SUPPORTED + instead})
+def what_instead(name: str) -> str:
+    """What to use instead of a field of trl: by its name, or else by the longest beginning that is known."""
+    known = [key for key in _INSTEAD if name == key or key.endswith("_") and name.startswith(key)]
+    return _INSTEAD[max(known, key=len)] if known else _NOTHING_INSTEAD
 
 
-def what_instead(unsupported: Field) -> str:
-    """What to use instead of a field of [`UnsupportedTrlFields`]."""
-    return unsupported.metadata["help"].removeprefix(_NOT_SUPPORTED)
+def takes_fields_of(trl_config: type) -> Callable[[type], type]:
+    """A decorator, to stand below `@dataclass`, that declares the fields of trl which the class does not have yet."""
+
+    def declare(config: type) -> type:
+        ours, types = {*config.__annotations__, *(each.name for each in fields(config))}, get_type_hints(trl_config)
+        added = [each for each in fields(trl_config) if each.name not in ours]
+        for each in added:
+            setattr(config, each.name, _copied(each))
+        # trl's types do not always admit trl's own default
+        admitted = {each.name: types[each.name] | None if each.default is None else types[each.name] for each in added}
+        config.__annotations__ = config.__annotations__ | admitted
+        return config
+
+    return declare
 
 
-@dataclass
-class UnsupportedTrlFields:
-    """Takes trl's defaults and refuses everything else. See the help of each field for what to use instead."""
+def _copied(original: Field) -> Field:
+    why = _WITHOUT_EFFECT.get(original.name)
+    metadata = {"help": _ACCEPTED + why if why else _NOT_SUPPORTED + what_instead(original.name)}
+    if original.default is MISSING:
+        return field(default_factory=original.default_factory, metadata=metadata)
+    return field(default=original.default, metadata=metadata)
 
-    cast_lm_head_to_fp32: bool = _unsupported(
-        False,
-        "Models are loaded in float32 unless model_init_kwargs says otherwise, and the softmax is always in float32.",
-    )
-    ds3_gather_for_generation: bool = _unsupported(
-        True, "The torch engine decodes with whole weights; where they do not fit, use a rollout server."
-    )
-    pad_to_multiple_of: int | str | None = _unsupported(
-        "auto", 'The default layout does not pad; forward_layout="padded" pads to the longest of the micro-batch.'
-    )
-    cache_implementation: str | None = _unsupported(
-        None, "The torch engine has a cache of its own, allocated once for a rollout."
-    )
 
-    use_vllm: bool = _unsupported(False, _VLLM)
-    vllm_mode: str = _unsupported("colocate", _VLLM)
-    vllm_model_impl: str = _unsupported("vllm", _VLLM)
-    vllm_enable_sleep_mode: bool = _unsupported(False, _VLLM)
-    vllm_structured_outputs_regex: str | None = _unsupported(
-        None, "A constrained completion is drawn from another distribution than the one it is scored under."
-    )
-    vllm_server_base_url: str | None = _unsupported(None, f"{_VLLM} Its address is sglang_base_url.")
-    vllm_server_host: str = _unsupported("0.0.0.0", f"{_VLLM} Its address is sglang_base_url.")
-    vllm_server_port: int = _unsupported(8000, f"{_VLLM} Its address is sglang_base_url.")
-    vllm_server_timeout: float = _unsupported(240.0, f"{_VLLM} How long it is waited for is server_timeout.")
-    vllm_group_port: int = _unsupported(51216, _VLLM)
-    vllm_gpu_memory_utilization: float = _unsupported(0.3, _VLLM)
-    vllm_max_model_length: int | None = _unsupported(None, _VLLM)
-    vllm_tensor_parallel_size: int = _unsupported(1, _VLLM)
-    vllm_importance_sampling_correction: bool = _unsupported(True, _MISMATCH)
-    vllm_importance_sampling_mode: str = _unsupported("sequence_mask", _MISMATCH)
-    vllm_importance_sampling_clip_max: float | None = _unsupported(3.0, _MISMATCH)
-    vllm_importance_sampling_clip_min: float | None = _unsupported(None, _MISMATCH)
-    vllm_importance_sampling_cap: float | None = _unsupported(None, _MISMATCH)
+def unsupported_fields(config: type) -> dict[str, Any]:
+    """The fields of trl that a config knows but does not support, with their defaults."""
+    return {each.name: _default(each) for each in fields(config) if _help(each).startswith(_NOT_SUPPORTED)}
 
-    sapo_temperature_neg: float = _unsupported(1.05, _OTHER_LOSSES)
-    sapo_temperature_pos: float = _unsupported(1.0, _OTHER_LOSSES)
-    vespo_k_pos: float = _unsupported(2.0, _OTHER_LOSSES)
-    vespo_lambda_pos: float = _unsupported(3.0, _OTHER_LOSSES)
-    vespo_k_neg: float = _unsupported(3.0, _OTHER_LOSSES)
-    vespo_lambda_neg: float = _unsupported(2.0, _OTHER_LOSSES)
 
-    use_adaptive_entropy: bool = _unsupported(False, _CONTROLLER)
-    entropy_coef_min: float = _unsupported(0.0, _CONTROLLER)
-    entropy_coef_max: float = _unsupported(1.0, _CONTROLLER)
-    entropy_coef_delta: float = _unsupported(0.005, _CONTROLLER)
-    entropy_target: float = _unsupported(0.2, _CONTROLLER)
+def fields_without_effect(config: type) -> dict[str, tuple[Any, str]]:
+    """The fields of trl that a config takes though they change no number here: `{name: (default, why)}`."""
+    return {
+        each.name: (_default(each), _help(each).removeprefix(_ACCEPTED))
+        for each in fields(config)
+        if _help(each).startswith(_ACCEPTED)
+    }
 
-    max_tool_calling_iterations: int | None = _unsupported(
-        None, "Turns with tools are the business of a rollout engine of your own, which marks them in loss_mask."
-    )
-    log_multimodal: bool = _unsupported(True, "Completions are text.")
-    log_completions_hub_repo: str | None = _unsupported(
-        None, "log_completions writes OUTPUT_DIR/completions as jsonl; upload the folder with `hf upload`."
-    )
-    use_transformers_continuous_batching: bool = _unsupported(False, _REFILL)
-    transformers_continuous_batching_config: dict | str | None = _unsupported(None, _REFILL)
-    use_transformers_paged: bool = _unsupported(False, _REFILL)
 
-    def _refuse_unsupported(self) -> None:
-        for each in fields(UnsupportedTrlFields):
-            value = getattr(self, each.name)
-            if value != each.default:
-                raise ValueError(
-                    f"{each.name}={value!r} is a setting of trl that is not supported here. "
-                    f"{what_instead(each)} Leave {each.name} out (trl's default, {each.default!r}, is accepted)."
-                )
+def _default(declared: Field) -> Any:
+    return declared.default_factory() if declared.default is MISSING else declared.default
+
+
+def _help(declared: Field) -> str:
+    return declared.metadata.get("help", "")
+
+
+def say_without_effect(config: Any) -> None:
+    """Says once which fields were set though they change nothing."""
+    for name, (default, why) in fields_without_effect(type(config)).items():
+        if getattr(config, name) != default:
+            logger.warning_once(f"{name}={getattr(config, name)!r} is accepted without effect. {why}")
+
+
+def check_head_dtype(config: Any, policy: PreTrainedModel) -> None:
+    """Refuses `cast_lm_head_to_fp32` where it would have had an effect: on a model in another precision.
+
+    Raises:
+        ValueError: With the dtype, and what to do.
+    """
+    head = policy.get_output_embeddings()
+    if config.cast_lm_head_to_fp32 and head is not None and head.weight.dtype != torch.float32:
+        raise ValueError(
+            f"cast_lm_head_to_fp32=True asks for a head in float32, but the model is loaded in {head.weight.dtype}. "
+            "Load it in float32 (leave dtype out of model_init_kwargs) and set bf16=True for the rest of the "
+            "computation, or leave cast_lm_head_to_fp32 at False."
+        )
+
+
+def refuse_unsupported(config: Any) -> None:
+    """Refuses every value of an unsupported field but trl's default.
+
+    Raises:
+        ValueError: With the field, its value and what to use instead.
+    """
+    for name, default in unsupported_fields(type(config)).items():
+        value = getattr(config, name)
+        if value != default:
+            raise ValueError(
+                f"{name}={value!r} is a setting of trl that is not supported here. {what_instead(name)} "
+                f"Leave {name} out (trl's default, {default!r}, is accepted)."
+            )
 
 
 UNSUPPORTED_OBJECTS = {
-    "tools": "Turns with tools are the business of a rollout engine: pass rollout_engine, an object that marks the "
-    "tokens of a tool's answer in Rollout.loss_mask.",
+    "tools": "Turns with tools belong in a rollout engine: pass rollout_engine, an object that marks the tokens of a "
+    "tool's answer in Rollout.loss_mask.",
     "rollout_func": "Pass rollout_engine instead, an object with generate() and sync_weights().",
-    "environment_factory": "An environment is the business of a rollout engine: pass rollout_engine, an object with "
+    "environment_factory": "An environment belongs in a rollout engine: pass rollout_engine, an object with "
     "generate() and sync_weights().",
 }
 """Arguments of trl's GRPOTrainer that have no counterpart, and what to pass instead."""

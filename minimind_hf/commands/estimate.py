@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`minimind-hf estimate`: estimates the memory of each process of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from transformers import AutoConfig
+
+from ..bounds import Count, check_settings
+from ..estimate import ALGORITHMS, DTYPES, MODES, Setting, adapter_parameters, estimate, shape_of
+from ..flags import flag, make_parser, switch, taken
+from ..paths import adapter_settings, check_loadable, holds_adapters
+from ..trainer import GRPOConfig, PPOConfig, RLConfig
+
+# Sizes that default to the algorithm's config
+_SIZES = {
+    "grpo": (GRPOConfig, ("per_device_train_batch_size", "num_generations")),
+    "ppo": (PPOConfig, ("per_device_train_batch_size", "num_generations", "mini_batch_size")),
+}
+_number = partial(flag, metavar="N")
+
+
+@dataclass
+class EstimateFlags:
+    """Flags of the command; sizes have the same names as in the configs."""
+
+    algorithm: str = flag(Setting.algorithm, "ppo has a critic (default %(default)s)", choices=ALGORITHMS)
+    mode: str = flag(Setting.mode, "what is sharded (default %(default)s: nothing)", choices=MODES)
+    processes: Count = _number(Setting.processes, "number of processes (default %(default)s)")
+    dtype: str = flag(Setting.dtype, "dtype of weights (default %(default)s)", choices=tuple(DTYPES))
+    lora_r: Count | None = _number(
+        None, "train adapters of this rank on all linear layers (default: no adapters)", metavar="R"
+    )
+    no_reference: bool = switch("no KL penalty, so no reference model")
+    per_device_train_batch_size: Count | None = _number(
+        None,
+        f"as in the config (default: {GRPOConfig.per_device_train_batch_size}; "
+        f"ppo: {PPOConfig.per_device_train_batch_size})",
+    )
+    steps_per_generation: Count = _number(1, "as in the config (default %(default)s)")
+    mini_batch_size: Count | None = _number(None, f"for ppo, as in the config (default: {PPOConfig.mini_batch_size})")
+    max_batch_rows: Count = _number(RLConfig.max_batch_rows, "completions decoded at a time (default %(default)s)")
+    num_generations: Count | None = _number(
+        None, f"completions per prompt (default: {GRPOConfig.num_generations}; ppo: {PPOConfig.num_generations})"
+    )
+    max_prompt_length: Count = _number(Setting.prompt, "tokens per prompt (default %(default)s)")
+    max_completion_length: Count = _number(
+        RLConfig.max_completion_length, "tokens per completion (default %(default)s)"
+    )
+    max_tokens_per_microbatch: Count | None = _number(None, "tokens computed at a time (default: as in training)")
+    use_cpu: bool = switch("estimate a run on a CPU, which computes fewer tokens at a time")
+    trust_remote_code: bool = switch("run code that comes with the model")
+
+    def __post_init__(self):
+        check_settings(self)
+        if self.mini_batch_size is not None and self.algorithm != "ppo":
+            raise ValueError(
+                f"--mini_batch_size {self.mini_batch_size} is a setting of PPO; GRPO updates on "
+                "--per_device_train_batch_size completions at a time. Leave it out, or set --algorithm ppo."
+            )
+
+    def sizes(self) -> dict[str, int]:
+        """Batch sizes of the algorithm, from the flags or else from its config."""
+        config, names = _SIZES[self.algorithm]
+        given = {name: getattr(self, name) for name in names}
+        return {name: getattr(config, name) if value is None else value for name, value in given.items()}
+
+    def setting(self, trained: int | None) -> Setting:
+        """Returns the settings of the run; `trained` is the number of adapter parameters."""
+        sizes = self.sizes()
+        batch = sizes["per_device_train_batch_size"]
+        return Setting(
+            algorithm=self.algorithm,
+            mode=self.mode,
+            processes=self.processes,
+            dtype=self.dtype,
+            trained=trained,
+            reference=not self.no_reference,
+            rows=sizes.get("mini_batch_size", batch),
+            rollout_rows=min(self.max_batch_rows, batch * self.steps_per_generation),
+            group=sizes["num_generations"],
+            prompt=self.max_prompt_length,
+            completion=self.max_completion_length,
+            max_tokens=self.max_tokens_per_microbatch,
+            on_cpu=self.use_cpu,
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = make_parser(
+        "estimate",
+        "Estimates the memory per process from a model's config, without loading it. See docs/scaling.md.",
+        EstimateFlags,
+    )
+    parser.add_argument("model", help="folder or Hub name of the model")
+    options = parser.parse_args(arguments)
+    flags = taken(EstimateFlags, options)
+    check_loadable(options.model)
+    model, lora_r = _base_and_rank(options.model, flags.lora_r)
+    shape = shape_of(AutoConfig.from_pretrained(model, trust_remote_code=flags.trust_remote_code))
+    setting = flags.setting(None if lora_r is None else adapter_parameters(shape, lora_r))
+    processes = "1 process" if flags.processes == 1 else f"{flags.processes} processes"
+    assumed = [f"{flags.algorithm}, {flags.mode}, {processes}, {flags.dtype}"]
+    assumed += [f"{name} {value}" for name, value in flags.sizes().items()]
+    assumed += [f"prompts of {setting.prompt} and completions of {setting.completion} tokens"]
+    print(f"{shape.parameters / 1e6:.1f} million parameters; assumed: {', '.join(assumed)}; MiB per process:")
+    for name, value in estimate(shape, setting).rows():
+        print(f"  {name:<10}{value / 2**20:>10.0f}")
+    return 0
+
+
+def _base_and_rank(model: str, lora_r: int | None) -> tuple[str, int | None]:
+    """Returns the model and the rank of its adapters; a folder of adapters stands for its base with adapters."""
+    if not holds_adapters(model):
+        return model, lora_r
+    adapters = adapter_settings(model)
+    base, rank = adapters["base_model_name_or_path"], lora_r or adapters.get("r")
+    if rank is None:
+        raise ValueError(
+            f"{model} holds adapters of type {adapters.get('peft_type')}, which have no rank. Set --lora_r to the "
+            "rank of LoRA adapters of about the same size."
+        )
+    print(f"{model} holds adapters of {base}: estimated as LoRA of rank {rank} on all linear layers.")
+    return base, rank

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a resumed run meets its prompts where the stopped one left off.
+
+The place in the data is a number of optimizer steps. With other prompts, another seed or another batch size, that
+number leads to another place, so this is said; so is a checkpoint after whose step there is nothing left to train.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerState
+from transformers.utils import logging
+
+from ..settings.base import RLConfig
+
+logger = logging.get_logger(__name__)
+
+_LOOKED_AT = 32  # prompts, evenly spaced
+
+
+def data_order(args: RLConfig, prompts: Any) -> dict[str, Any]:
+    """What decides which prompts an optimizer step trains on, for a checkpoint.
+
+    Args:
+        args ([`RLConfig`]): Settings.
+        prompts: The train dataset; if it has no length, its prompts are not looked at.
+    """
+    order = {
+        "seed": args.seed,
+        "shuffle_dataset": args.shuffle_dataset,
+        "prompts of a rollout, over all processes": args.prompts_per_rollout * args.world_size,
+        "optimizer steps of a rollout": args.micro_batches_per_rollout / args.gradient_accumulation_steps,
+    }
+    if hasattr(type(prompts), "__len__"):
+        order = {"number of prompts": len(prompts), "digest of the prompts": _digest(prompts), **order}
+    return order
+
+
+def _digest(prompts: Any) -> str:
+    step = max(1, len(prompts) // _LOOKED_AT)
+    texts = [_last_turn(prompts[number]["prompt"]) for number in range(0, len(prompts), step)]
+    return hashlib.sha256(json.dumps(texts, default=str).encode()).hexdigest()[:16]
+
+
+def _last_turn(prompt: Any) -> Any:
+    """What no choice of an epoch changes, as a system prompt at random would."""
+    return prompt if isinstance(prompt, str) else prompt[-1]
+
+
+def warn_of_other_order(folder: str | Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Says what has changed since a checkpoint was written that moves the place in the data.
+
+    Args:
+        folder (`str` or `Path`): The checkpoint.
+        saved (`Mapping`): What [`data_order`] was then; empty for checkpoints of earlier versions.
+        own (`Mapping`): What it is now.
+    """
+    changed = [f"{name}: {saved[name]}, now {own[name]}" for name in own if saved.get(name, own[name]) != own[name]]
+    if changed:
+        logger.warning(
+            "%s was written by a run that drew its prompts in another order (%s). The resumed run continues at the "
+            "same number of optimizer steps, so some prompts come twice in an epoch and others not at all. Resume "
+            "with the data and settings of the run, or start from the folder as a model (--model_name_or_path).",
+            folder,
+            "; ".join(changed),
+        )
+
+
+def warn_if_nothing_is_left(folder: str | Path, state: TrainerState) -> None:
+    """Says that a run resumes at or after its last step."""
+    if state.global_step >= state.max_steps:
+        logger.warning(
+            "There is nothing left to train: %s is of step %d, and this run has %d (max_steps, or num_train_epochs "
+            "and the number of prompts). Raise max_steps or num_train_epochs to train further.",
+            folder,
+            state.global_step,
+            state.max_steps,
+        )

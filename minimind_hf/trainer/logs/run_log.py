@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that a run writes for people: completions, samples, trackers, run.json and the record of its end.
+
+The report is made from these files; `reports/record.py` lists and reads them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers.utils import logging
+
+from ...atomic import whole_file
+from ...reports.record import COMPLETIONS_FOLDER, HEALTH_FILE, RUN_FILE, SAMPLES_FOLDER, STATE_FILE, write_json
+from ..experience.experience import Experience
+from ..settings.base import RLConfig
+from .completions import CompletionLog, SampleLog, print_debug
+from .trackers import Trackers
+
+logger = logging.get_logger(__name__)
+
+
+class RunLog(TrainerCallback):
+    """Writes the files of one run. Every process has an instance; only the main process writes.
+
+    Args:
+        args ([`RLConfig`]): Settings.
+        accelerator: Connects the processes.
+        signal_names (`list[str]`): Names of the reward functions.
+        tokenizer: Decodes prompts for debug output.
+        callbacks (`Sequence[TrainerCallback]`): The trainer's callbacks, including those of trackers.
+        describe (`Callable[[], dict]`): Returns algorithm and settings of the run, for run.json.
+    """
+
+    def __init__(
+        self,
+        args: RLConfig,
+        accelerator: Accelerator,
+        signal_names: list[str],
+        tokenizer: PreTrainedTokenizerBase,
+        callbacks: Sequence[TrainerCallback],
+        describe: Callable[[], dict[str, Any]],
+    ):
+        folder = Path(args.output_dir)
+        self._args, self._accelerator, self._folder = args, accelerator, folder
+        self._signal_names, self._tokenizer, self._describe = signal_names, tokenizer, describe
+        self.samples = SampleLog(folder / SAMPLES_FOLDER, signal_names)
+        self.trackers = Trackers(args, callbacks, accelerator.is_main_process)
+        self._completions = CompletionLog(
+            folder / COMPLETIONS_FOLDER, signal_names, args.num_completions_to_print, args.log_unique_prompts
+        )
+        self._next_debug_step = 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trackers.have_started()
+        if not state.is_world_process_zero:
+            return
+        if not args.health and state.global_step == 0:
+            (self._folder / HEALTH_FILE).unlink(missing_ok=True)  # from an earlier run in this folder
+        write_json(self._folder / RUN_FILE, self._describe())
+
+    def add(self, experience: Experience) -> None:
+        """Records a rollout that is about to be trained on."""
+        if self._args.log_completions:
+            self._completions.add(experience)
+        if not self._accelerator.is_main_process:
+            return
+        step = experience.step + 1  # the first step that trains on it, counted as in logs
+        self.samples.add(experience, step)
+        if self._args.debug_mode and experience.step >= self._next_debug_step:
+            interval = self._args.debug_interval
+            self._next_debug_step = experience.step - experience.step % interval + interval
+            print_debug(experience, self._signal_names, self._tokenizer, step)
+
+    def flush_completions(self, step: int) -> None:
+        """Shows and writes the completions since the last log; every process calls it."""
+        if self._args.log_completions:
+            rows = self._completions.flush(self._accelerator, step)
+            self.trackers.log_completions(rows, step)
+
+    @contextmanager
+    def recording(self, state_of_run: Callable[[], TrainerState]) -> Iterator[None]:
+        """Writes the files of the report when the run in the context ends, even with an error."""
+        try:
+            yield
+        except BaseException as error:
+            self._end_after(error, state_of_run())
+            raise
+        self._end(state_of_run())
+
+    def _end(self, state: TrainerState) -> None:
+        if self._accelerator.is_main_process and state.log_history:
+            self.samples.end()
+            with whole_file(self._folder / STATE_FILE) as path:
+                state.save_to_json(str(path))
+
+    def _end_after(self, error: BaseException, state: TrainerState) -> None:
+        """As `_end`, after an error: a second error is only logged, so that the user sees the first one."""
+        try:
+            self._end(state)
+        except Exception as second:
+            logger.error(
+                "After %s the record of the run could not be written to %s: %s: %s",
+                type(error).__name__,
+                self._folder,
+                type(second).__name__,
+                second,
+            )

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of single settings: types and bounds as declared, those of transformers' own, and what only has one value."""
+
+import functools
+from dataclasses import fields
+from typing import Annotated, Any
+
+from transformers import TrainingArguments
+
+from ...bounds import Bounds, Count, check_settings, declared_types
+
+_OffAt0 = Annotated[float, Bounds(at_least=0, remedy="0 switches it off.")]
+_BOUNDS_OF_INHERITED = {
+    "learning_rate": _OffAt0,
+    "max_grad_norm": _OffAt0,
+    "weight_decay": _OffAt0,
+    "num_train_epochs": _OffAt0,
+    "per_device_train_batch_size": Count,
+    "gradient_accumulation_steps": Count,
+    "logging_steps": Annotated[
+        float,
+        Bounds(at_least=0, remedy="Below 1 it is a share of all steps; for no logs set logging_strategy='no'."),
+    ],
+}
+"""Of transformers' settings those whose values it would follow into a run that learns nothing, or fail on late."""
+
+_OTHER_DISTRIBUTION = (
+    "draws completions from another distribution than the one they are scored under, so ratio and KL would be wrong "
+    "from the first step. Sharpen the distribution with temperature instead."
+)
+_FIXED = {
+    "top_p": ((1.0,), _OTHER_DISTRIBUTION),
+    "top_k": ((0, None), _OTHER_DISTRIBUTION),
+    "min_p": ((None, 0), _OTHER_DISTRIBUTION),
+    "repetition_penalty": ((1.0,), _OTHER_DISTRIBUTION),
+    "remove_unused_columns": ((False, None), "would remove the columns that the reward functions need."),
+    "auto_find_batch_size": (
+        (False, None),
+        "would make batches smaller, which then no longer hold whole groups of num_generations completions. Lower "
+        "per_device_train_batch_size instead.",
+    ),
+    "label_smoothing_factor": (
+        (0.0, None),
+        "smooths the labels of supervised training; completions that the policy drew have none.",
+    ),
+    "neftune_noise_alpha": (
+        (None,),
+        "adds noise to the embeddings of the update alone, so completions would not be scored under the policy that "
+        "drew them.",
+    ),
+}
+"""Settings that allow only some values, the first of which an error names, and what any other would do."""
+
+
+@functools.cache
+def _types(config_class: type) -> dict[str, Any]:
+    """Types to check by field; transformers accepts `None` for numbers of its own, and checks its switches itself."""
+    inherited = {each.name for each in fields(TrainingArguments)}
+    types = {
+        name: declared | None if name in inherited else declared
+        for name, declared in declared_types(config_class).items()
+    }
+    return types | _BOUNDS_OF_INHERITED
+
+
+def check_values(config: Any) -> None:
+    """Checks every setting by itself.
+
+    Raises:
+        ValueError: With the setting, its value and what to do.
+    """
+    check_settings(config, _types(type(config)))
+    for name, (allowed, reason) in _FIXED.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} {reason} Leave {name} at {allowed[0]!r}.")
+
+
+def check_intervals(config: TrainingArguments) -> None:
+    """Refuses intervals of steps that the Trainer would take for "never", or for "at every step".
+
+    Raises:
+        ValueError: With the setting, its value and what to do.
+    """
+    for what in ("save", "eval"):
+        name, strategy = f"{what}_steps", f"{what}_strategy"
+        value = getattr(config, name)
+        if getattr(config, strategy) == "steps" and value is not None and value <= 0:
+            raise ValueError(
+                f"{name} is {value}, with {strategy}='steps'. Set it to 1 or more (below 1: a share of all steps), or "
+                f"{strategy}='no'."
+            )

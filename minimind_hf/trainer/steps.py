@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four steps of a rollout and its update. Each is a method that an algorithm fills in or replaces.
+
+    prompts -> 1 rollout -> 2 score -> 3 advantages -> 4 update -> next prompts
+
+Steps 1 and 2 are the same for all algorithms, in training and in evaluation. An algorithm defines step 3 and the loss
+of step 4. docs/extending.md builds one in a dozen lines.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..algorithms import loss_denominator, total_rewards
+from ..forward.layouts import score_completions
+from ..forward.logprobs import TokenScores
+from ..rewards import RewardScorer
+from ..rewards.judging import judge, readable_completions
+from ..rollout.agreement import failing_together
+from .checkpoints.checkpointing import CheckpointingTrainer
+from .experience.experience import Experience, split_experience
+from .experience.measures import measure_experience
+from .experience.micro_batch import MicroBatch
+from .experience.mismatch import correct_rollout, measure_staleness
+from .experience.parts import score_in_parts, split_by_tokens
+from .experience.rollouts import Rollouts
+from .experience.scoring import check_totals
+from .logs.reward_notes import RewardNotes
+from .metrics import Metrics
+from .models.reference import Reference
+from .settings.base import RLConfig
+
+
+class FourSteps(CheckpointingTrainer):
+    """The steps of an algorithm; [`RLTrainer`] sets up the attributes and runs the loop.
+
+    Attributes:
+        args ([`RLConfig`]): Settings.
+        scorer ([`RewardScorer`]): The reward functions.
+        reference ([`Reference`], *optional*): The frozen initial policy, if there is a KL penalty.
+        layout (`str`): The layout in which log-probabilities are computed.
+        metrics ([`Metrics`]): Metrics of training between two logs.
+        router_loss_coefficient (`float`): Weight of the balancing loss of a mixture of experts; 0 for other models.
+    """
+
+    args: RLConfig
+    scorer: RewardScorer
+    reference: Reference | None
+    layout: str
+    metrics: Metrics
+    router_loss_coefficient: float
+    _rollouts: Rollouts
+    _step_denominator: Tensor  # of the loss of the optimizer step that is being computed
+
+    @property
+    def policy(self) -> PreTrainedModel:
+        """The model that is trained and saved, without wrappers."""
+        return self.policy_of(self.accelerator.unwrap_model(self.model))
+
+    # The steps
+
+    def rollout(self, experience: Experience) -> None:
+        """Step 1: samples `experience.rollouts` from the current policy."""
+        with (
+            experience.metrics.phase("rollout"),
+            self._rollout_weights.gathered(self.model_wrapped, self.policy) as policy,
+            failing_together("the rollout"),
+        ):
+            experience.rollouts = self._rollouts.draw(policy, experience)
+        counted = experience.counted.rollouts
+        experience.metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in counted))
+        measure_staleness(counted, experience.step, experience.metrics)
+
+    def score(self, experience: Experience) -> None:
+        """Step 2: calls the reward functions and fills in `experience.completions`, `signals` and `rewards`."""
+        metrics, counted = experience.metrics, experience.counted
+        ids = [rollout.completion_ids for rollout in counted.rollouts]
+        notes = RewardNotes(len(ids), metrics, self.scorer.names)
+        with metrics.phase("scoring"), failing_together("scoring"):
+            experience.completions = readable_completions(
+                counted.prompts, ids, self.processing_class, self._rollouts.eos_token_ids
+            )
+            experience.signals = self._signals(counted.prompts, experience.completions, ids, notes)
+            weights = self.scorer.weights.to(experience.signals)
+            experience.rewards = total_rewards(experience.signals, weights, experience.num_generations)
+            squared = self.takes_rewards_unscaled
+            check_totals(experience.rewards, experience.signals, self.scorer, squared)
+        experience.notes = notes.columns
+        experience.fill_up()
+
+    def _signals(self, prompts: list[dict], completions: list, ids: list[list[int]], notes: RewardNotes) -> Tensor:
+        if not prompts:
+            return torch.empty(0, len(self.scorer.names), device=self.accelerator.device)
+        further = {"trainer_state": self.state, "log_metric": notes.log_metric, "log_extra": notes.log_extra}
+        return judge(self.scorer, prompts, completions, ids, **further).to(self.accelerator.device)
+
+    @abstractmethod
+    def add_advantages(self, experience: Experience) -> None:
+        """Step 3: computes `experience.advantages`, `(N,)`, from the rewards."""
+
+    def training_batches(self, experience: Experience) -> list[MicroBatch]:
+        """Step 4: returns `args.micro_batches_per_rollout` micro-batches for the update, all passes in order."""
+        return self.micro_batches(experience)
+
+    # More hooks of an algorithm
+
+    @staticmethod
+    def kl_weight(args: RLConfig) -> float:
+        """Weight of the KL penalty; with 0, no reference is kept."""
+        return 0.0
+
+    @property
+    def takes_rewards_unscaled(self) -> bool:
+        """Whether the loss grows with the scale of the rewards, because nothing divides by that scale."""
+        return True
+
+    def trained_model(self, policy: PreTrainedModel, args: RLConfig) -> nn.Module:
+        """Returns the model to optimize: the policy, or a module that holds it (see [`~RLTrainer.policy_of`])."""
+        return policy
+
+    def policy_of(self, model: nn.Module) -> PreTrainedModel:
+        """Returns the policy inside the unwrapped model."""
+        return model
+
+    def measure(self, experience: Experience) -> None:
+        """Adds the metrics of a rollout that has advantages."""
+        measure_experience(experience, self.scorer.names, self.processing_class)
+
+    def micro_batches(self, experience: Experience) -> list[MicroBatch]:
+        """Splits an experience into the micro-batches of one pass, with everything that the loss needs."""
+        args, size = self.args, self.args.per_device_train_batch_size
+        cut = split_experience(experience, size, args.mask_truncated_completions, self.accelerator.device)
+        correct_rollout(cut, self.model_wrapped, self.policy_logps, args, experience.metrics)
+        if self.reference is not None:
+            with experience.metrics.phase("reference"):
+                self._add_reference_logps(cut)
+        return cut
+
+    def loss_denominator(self, micro_batches: list[MicroBatch]) -> Tensor:
+        """The contribution of these micro-batches to the divisor of the loss of the optimizer step."""
+        how, width = self.args.loss_aggregation, self.args.max_completion_length
+        counts = [loss_denominator(batch.loss_mask, how, width) for batch in micro_batches if len(batch)]
+        return sum(counts, start=torch.zeros((), dtype=torch.long, device=self.accelerator.device))
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: MicroBatch, denominator: Tensor, metrics: Metrics) -> Tensor:
+        """The contribution of a micro-batch to the loss of the whole optimizer step."""
+
+    def parts(self, batch: MicroBatch) -> list[MicroBatch]:
+        """Splits a micro-batch into parts that are computed one at a time."""
+        budget = self.args.max_tokens_per_microbatch
+        parts = split_by_tokens(batch, budget)
+        if budget is None or not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            return parts
+        # Every pass needs all processes there, so all must have the same number of parts.
+        count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
+        return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
+
+    def skips_update(self) -> bool:
+        """Whether to skip the next update; called once per step, in all processes."""
+        return self._step_denominator.item() == 0  # read no earlier than here, where the update waits for the device
+
+    def clip_in_deepspeed(self) -> None:
+        """Clips gradients before DeepSpeed updates within the backward pass. Default: DeepSpeed clips them."""
+
+    # Helpers for hooks
+
+    def sampling_seed(self, number: int) -> int:
+        """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process)."""
+        sequence = np.random.SeedSequence((self.args.seed, number, self.args.process_index))
+        return int(sequence.generate_state(1)[0])
+
+    def token_scores(self, model: nn.Module, batch: MicroBatch, **options: bool) -> TokenScores:
+        """Log-probabilities of a micro-batch under a causal LM; see [`score_completions`] for the options."""
+        return score_completions(model, batch, self.args.temperature, self.layout, **options)
+
+    def score_in_parts(self, batch: MicroBatch, score: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """Computes one number per token of a batch (such as logps), in the same parts as the update."""
+        return score_in_parts(batch, self.parts, score)
+
+    def policy_logps(self, batch: MicroBatch) -> Tensor:
+        """Log-probabilities under the current policy, `(N, C)`."""
+        return self.score_in_parts(batch, lambda part: self.token_scores(self.model_wrapped, part).logps)
+
+    @torch.no_grad()
+    def _add_reference_logps(self, micro_batches: list[MicroBatch]) -> None:
+        with self.reference.scoring(self.model_wrapped, self.accelerator) as model:
+            for batch in micro_batches:
+                batch.ref_logps = self.score_in_parts(batch, lambda part: self.token_scores(model, part).logps)
+
+    def over_all(self, values: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Computes on the values of all processes, in order of rank, and returns the results for this process.
+
+        Args:
+            values (`Tensor` of shape `(N, ...)`): Values of this process; every process has equally many.
+            compute (`Callable`): Takes the values of all processes and returns one result per value.
+        """
+        own = len(values)
+        start = own * self.accelerator.process_index
+        return compute(self.accelerator.gather(values))[start : start + own]
+
+    def router_loss(self, aux_loss: Tensor, share: float, metrics: Metrics) -> Tensor:
+        """The balancing loss of a micro-batch or a part of it; all micro-batches of the step have the same weight."""
+        metrics.add_mean("aux_loss", aux_loss.detach(), 1)
+        parts = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        return self.router_loss_coefficient * aux_loss * share / parts

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the trainers of this package do around updates and checkpoints, for trl's trainers in the recipes before RL.
+
+An update that is not finite is not made; a checkpoint has checksums, which resuming verifies; the best checkpoint is
+found beside the resumed one; and a resume that leaves nothing to train says so.
+"""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
+
+from minimind_hf.trainer.checkpoints.best import is_same_folder, restore_best
+from minimind_hf.trainer.checkpoints.checksums import changed_files, write_checksums
+from minimind_hf.trainer.checkpoints.data_order import warn_if_nothing_is_left
+from minimind_hf.trainer.logs.health import what_remains
+from minimind_hf.trainer.models.weights import NotFiniteError
+from minimind_hf.trainer.step_guard import StepGuard
+
+
+def guarded(trainer_class: type[Trainer]) -> type[Trainer]:
+    """Returns the class with all of this, under the same name."""
+    return type(trainer_class.__name__, (_Guarded, trainer_class), {"__doc__": trainer_class.__doc__})
+
+
+class _Guarded:
+    """Stands before a Trainer among the bases of a class."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._guard = StepGuard(self.accelerator, lambda: False, self._stop, judges_gradients=not self.args.fp16)
+        self.add_callback(self._guard)
+
+    def _stop(self, found: str) -> None:
+        raise NotFiniteError(
+            f"step {self.state.global_step + 1}: {found}; {what_remains(Path(self.args.output_dir))}. Try: lower "
+            "learning_rate; or use bf16 instead of fp16; or check that the weights to start from are finite."
+        )
+
+    # Updates
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple:
+        samples = super().get_batch_samples(*args, **kwargs)
+        self._guard.begin_step()
+        return samples
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().compute_loss(model, inputs, *args, **kwargs)
+        if model.training:
+            self._guard.begin_micro_batch(SimpleNamespace(rows=[]))
+            self._guard.add_loss(result[0] if isinstance(result, tuple) else result)
+        return result
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor | float:
+        norm = super()._get_grad_norm(model, grad_norm)
+        self._guard.add_gradient_norm(norm)
+        return norm
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> tuple:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self.is_deepspeed_enabled:
+            self._guard.guard(self.deepspeed, lambda: None)
+        return prepared
+
+    # Checkpoints
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
+        is_folder = isinstance(resume_from_checkpoint, str)
+        damage = next(changed_files(Path(resume_from_checkpoint)), None) if is_folder else None
+        if damage is not None:
+            raise ValueError(f"{damage}. Resume from another checkpoint.")
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        places = super()._init_training_state(*args, **kwargs)
+        checkpoint = kwargs.get("resume_from_checkpoint", args[3] if len(args) > 3 else None)
+        if checkpoint is not None:
+            restore_best(self.state, checkpoint)
+            best = self.state.best_model_checkpoint
+            if best is not None and is_same_folder(Path(best).parent, self.args.output_dir):
+                # as the Trainer lists checkpoints, which it compares by their names
+                self.state.best_model_checkpoint = os.path.join(self.args.output_dir, Path(best).name)
+            if self.is_world_process_zero():
+                warn_if_nothing_is_left(checkpoint, self.state)
+        return places
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        super()._save_checkpoint(*args, **kwargs)
+        self.accelerator.wait_for_everyone()
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if self.args.should_save and folder.is_dir():
+            write_checksums(folder)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of which some fail; prints for each case how each of them ended. Started by test_agreement.py.
+
+Each case has its own two or three processes, since one of the cases loses one.
+"""
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from minimind_hf.rollout import ServerGoneError
+from minimind_hf.rollout.agreement import failing_together, gather, on_main, rank
+
+
+def values() -> list:
+    return [rank(), gather("ab"[rank()]), on_main("counting", lambda: rank() + 7)]
+
+
+def with_results() -> int:
+    with failing_together("working"):
+        return 10 + rank()
+
+
+def raising(*errors: Exception | None) -> Callable[[], None]:
+    def work() -> None:
+        with failing_together("working"):
+            if errors[rank()] is not None:
+                raise errors[rank()]
+
+    return work
+
+
+def failing_on_main() -> int:
+    return on_main("pushing", lambda: {}["weights"])
+
+
+def nested() -> None:
+    with failing_together("the whole"), failing_together("a part"):
+        if rank() == 1:
+            raise KeyError("key")
+
+
+def dying() -> None:
+    with failing_together("working"):
+        if rank() == 1:
+            os._exit(9)
+
+
+CASES = {
+    "values": values,
+    "with_results": with_results,
+    "one": raising(None, ValueError("bad 3")),
+    "both": raising(ValueError("bad 3"), TypeError("bad 4")),
+    "gone": raising(ServerGoneError("away"), None),
+    "gone_and_more": raising(ServerGoneError("away"), ValueError("bad 3"), None),
+    "all_gone": raising(ServerGoneError("away"), ServerGoneError("too"), None),
+    "on_main": failing_on_main,
+    "nested": nested,
+    "dying": dying,
+}
+THREE = ("gone_and_more", "all_gone")
+
+
+def run(work: Callable, number: int, count: int, port: int, told: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=count)
+    try:
+        outcome = ["returned", work()]
+    except Exception as error:
+        outcome = [type(error).__name__, str(error)]
+    told.write_text(json.dumps(outcome))
+    os._exit(0)
+
+
+def outcomes(work: Callable, count: int) -> list:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, str(number)) for number in range(count)]
+        children = []
+        for number, told in enumerate(files):
+            children.append(os.fork())
+            if children[-1] == 0:
+                run(work, number, count, port, told)
+        for child in children:
+            os.waitpid(child, 0)
+        return [json.loads(file.read_text()) if file.exists() else None for file in files]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # no threads of its own, so that forking is safe
+    print(json.dumps({name: outcomes(work, 3 if name in THREE else 2) for name, work in CASES.items()}))
+    sys.stdout.flush()
