@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo test test-all test-sglang lint format bench docs docs-check clean
+.PHONY: install demo demo-ppo test test-all test-durations test-sglang lint format bench docs docs-check clean
 
 install: $(VENV)/installed-dev
 
@@ -30,11 +30,20 @@ demo: $(VENV)/installed  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1"
 demo-ppo: $(VENV)/installed  ## the same with PPO
 	$(BIN)/python recipes/ppo.py $(DEMO_ARGS)
 
+# Side by side, each with one thread; tests/conftest.py says which tests stay together.
+TEST_WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
+
+test test-all test-durations: export OMP_NUM_THREADS ?= 1
+
 test: install  ## the quick tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: install  ## all tests, including those marked slow
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-durations: install  ## the quick tests, and the slowest of them as CONTRIBUTING.md lists them
+	$(PYTEST) -m "not slow" --slowest 20
 
 test-sglang: install  ## with a real server; MINIMIND_HF_SGLANG_SERVE: a command that takes a model folder and a port
 	@test -n "$$MINIMIND_HF_SGLANG_SERVE" || { echo "set MINIMIND_HF_SGLANG_SERVE, see docs/rollout-engines.md"; exit 2; }

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every part of the suite may use."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,52 @@ from tiny import GRPO, share_of_a, tiny_trainer
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
 
+SEVERAL_PROCESSES = {
+    "test_agreement.py",
+    "test_faults.py",
+    "test_kills.py",
+    "test_leaving.py",
+    "test_modes.py",
+    "test_ppo_distributed.py",
+    "test_resharding.py",
+    "test_rollout_servers_distributed.py",
+}
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slowest", type=int, default=0, metavar="N", help="print the N slowest tests as a table")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: item.path.name not in SEVERAL_PROCESSES and not item.get_closest_marker("slow"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Where tests run side by side, a file stays with one worker, as what its fixtures have made does. Files whose
+    tests start several processes stay with the same one, so that no two of them compete for the cores."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "several processes" if Path(file).name in SEVERAL_PROCESSES else file
+
+    return Scheduling(config, log)
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    count = config.getoption("slowest")
+    if not count:
+        return
+    seconds: Counter[str] = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):  # one each for the setup, the test and the teardown
+            seconds[report.nodeid] += report.duration
+    lines = [f"| {duration:.0f} | `{test}` |" for test, duration in seconds.most_common(count)]
+    terminalreporter.write_line("\n".join(["", "| Seconds | Test |", "|---:|---|", *lines]))
 
 
 @pytest.fixture

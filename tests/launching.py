@@ -27,7 +27,7 @@ import psutil
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 PYTHON_PATH = (TESTS, TESTS / "trainer", ROOT)  # helpers and workers, and the package before what is installed
-WORKERS = (TESTS, TESTS / "trainer")
+WORKERS = (TESTS, TESTS / "trainer", TESTS / "rollout")
 CONFIGS = ROOT / "accelerate_configs"
 TIMEOUT = 280  # seconds; pytest's own is 300
 MARK = "MINIMIND_HF_TEST_PROCESS"  # a variable by which a family of processes is found
@@ -147,6 +147,21 @@ class Running:
         out, err = _text(self._out), _text(self._err)
         assert code == expected, f"{self.process.args} ended with {code}, not {expected}:\n{cause(err)}"
         return subprocess.CompletedProcess(self.process.args, code, out, err)
+
+    def wait_for(self, text: str, timeout: float = 60) -> None:
+        """Returns once it has printed a text."""
+        end = time.monotonic() + timeout
+        while text not in _text(self._out):
+            if time.monotonic() > end or not self.is_running:
+                self.kill()
+                raise TimeoutError(f"{self.process.args} did not print {text!r}:\n{cause(_text(self._err))}")
+            time.sleep(0.01)
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
 
     @property
     def is_running(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from naming import raises_naming
 from transformers import HfArgumentParser
 
 from minimind_hf.bounds import Bounds, Count, NotNegative, Positive, Share, check_settings
@@ -79,7 +80,7 @@ def test_only_the_given_types_are_checked():
     settings = Settings()
     settings.count, settings.share = 0, 2.0
     check_settings(settings, {"weight": NotNegative})
-    with pytest.raises(ValueError, match="share must be at least 0 and at most 1, got 2.0"):
+    with raises_naming(ValueError, "share", 0, 1, 2.0):
         check_settings(settings, {"share": Share})
 
 
@@ -95,5 +96,5 @@ def test_a_parser_sees_plain_types_and_leaves_the_bounds_in_force():
     parser = HfArgumentParser(Flags)
     assert parser.parse_args_into_dataclasses(["--limit", "3"], look_for_args_file=False) == (Flags(3, 0.5),)
     assert parser.parse_args_into_dataclasses([], look_for_args_file=False) == (Flags(None, 0.5),)
-    with pytest.raises(ValueError, match="limit must be at least 1, or None, got 0"):
+    with raises_naming(ValueError, "limit", 1, None, 0):
         parser.parse_args_into_dataclasses(["--limit", "0"], look_for_args_file=False)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from naming import raises_naming
 
 from minimind_hf.algorithms import (
     ADVANTAGES,
@@ -80,7 +81,7 @@ def test_equal_rewards_give_exactly_0_and_groups_do_not_mix(name):
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_a_split_group_is_refused(name):
-    with pytest.raises(ValueError, match="num_generations=3"):
+    with raises_naming(ValueError, "num_generations=3"):
         ADVANTAGES[name].estimate(torch.zeros(4), 3)
 
 

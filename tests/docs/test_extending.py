@@ -2,11 +2,10 @@
 """The examples of docs/extending.md: as long as the page says, and importable side by side; docs-check runs them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launching import launch
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -32,16 +31,13 @@ def test_the_examples_train(tmp_path):
         (tmp_path / name).write_text(code, encoding="utf-8")
     script = tmp_path / "all.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = launch(script, folder=tmp_path)
     assert (tmp_path / "outputs" / "rloo" / "README.md").exists()
     assert done.stdout.splitlines()[-1] == "4 runs"
 
 
-TESTS = Path(__file__).resolve().parents[1]
-SCRIPT = f"""
-import json, runpy, sys
-sys.path[:0] = [{str(TESTS)!r}]
+SCRIPT = """
+import json, runpy
 import torch
 torch.set_num_threads(1)
 from tiny import make_policy, make_prompts, make_tokenizer
@@ -52,11 +48,11 @@ with open("rlaif.jsonl", "w") as file:
 runpy.run_path("train_rloo.py")
 runpy.run_path("train_with_engine.py")
 from minimind_hf import GRPOConfig, GRPOTrainer, load_prompts
-for name, settings in {{
+for name, settings in {
     "loss": dict(loss_type="smooth_clip.py:smooth_clip", num_iterations=2),
     "estimator": dict(advantage_estimator="median.py:median_advantages"),
-}}.items():
-    args = GRPOConfig(output_dir=f"outputs/{{name}}", max_completion_length=32, max_steps=2, **settings)
+}.items():
+    args = GRPOConfig(output_dir=f"outputs/{name}", max_completion_length=32, max_steps=2, **settings)
     trainer = GRPOTrainer("MODEL", "length", args, load_prompts("rlaif.jsonl"))
     trainer.train()
     assert trainer.state.global_step == 2

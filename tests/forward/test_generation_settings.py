@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from naming import raises_naming
 from peft import LoraConfig
 from tiny import BOS, EOS, PAD, QUIET, ScriptedEngine, make_llama, make_prompts, make_tokenizer, share_of_a
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -70,7 +71,7 @@ def test_a_published_config_that_nothing_changes_is_saved_as_it_was(tmp_path, sa
 def test_what_cannot_be_mended_is_refused_before_training():
     model = make_llama()
     model.generation_config.num_return_sequences = 3
-    with pytest.raises(ValueError, match=r"(?s)generation_config.*num_return_sequences.*got 3.*Correct"):
+    with raises_naming(ValueError, "generation_config", "num_return_sequences", 3):
         make_generation_config_savable(model, make_tokenizer())
 
 

@@ -284,7 +284,7 @@ def test_an_exception_is_kept_and_named_with_the_rows():
     def picky(completions, answer):
         return [{"w": 1, "x": 2, "z": 3}[key] for key in answer]
 
-    with pytest.raises(RewardError, match="KeyError: 'y'") as caught:
+    with raises_naming(RewardError, "KeyError: 'y'") as caught:
         score([picky])
     assert isinstance(caught.value.__cause__, KeyError)
     for number, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
@@ -309,7 +309,7 @@ def test_a_function_that_raised_is_never_called_again(size, is_async):
         return [0.0] * len(completions)
 
     scorer = RewardScorer([other, async_judge if is_async else judge])
-    with pytest.raises(RewardError, match="judge' raised ConnectionError: out of credit") as caught:
+    with raises_naming(RewardError, "ConnectionError: out of credit") as caught:
         scorer(["p"] * size, [f"c{i}" for i in range(size)], [[1]] * size, {})
     assert calls == others == [size]
     assert isinstance(caught.value.__cause__, ConnectionError)
@@ -499,7 +499,7 @@ def test_weights_that_are_all_zero_are_refused():
 
 
 def test_weights_that_do_not_fit():
-    with raises_naming(RewardError, 2, 3, "weights"):
+    with raises_naming(RewardError, "reward_weights", 3, 2):
         RewardScorer([characters, "length"], [1.0, 2.0, 3.0])
     for weight in (math.nan, 1e39, 10**400, "1"):
         with raises_naming(RewardError, "weight", repr(weight), "float32"):
@@ -533,7 +533,9 @@ def test_a_reward_that_exits_is_an_error_that_names_it(code, is_async):
         sys.exit(code)
 
     scorer = RewardScorer(leaving_later if is_async else leaving)
-    with pytest.raises(RewardError, match=f"'leaving.*SystemExit: {'' if code is None else code}"):
+    with raises_naming(
+        RewardError, "'leaving_later'" if is_async else "'leaving'", "SystemExit", "" if code is None else code
+    ):
         scorer(["p"], ["c"], [[1]], {})
     scorer.close()
 

@@ -6,14 +6,15 @@ Each case has its own two or three processes, since one of the cases loses one.
 
 import json
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from launching import fork, wait
 
 from minimind_hf.rollout import ServerGoneError
 from minimind_hf.rollout.agreement import failing_together, gather, on_main, rank
@@ -68,28 +69,19 @@ CASES = {
 THREE = ("gone_and_more", "all_gone")
 
 
-def run(work: Callable, number: int, count: int, port: int, told: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=count)
+def run(work: Callable, files: list[Path], number: int) -> None:
+    dist.init_process_group("gloo")
     try:
         outcome = ["returned", work()]
     except Exception as error:
         outcome = [type(error).__name__, str(error)]
-    told.write_text(json.dumps(outcome))
-    os._exit(0)
+    files[number].write_text(json.dumps(outcome))
 
 
 def outcomes(work: Callable, count: int) -> list:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, str(number)) for number in range(count)]
-        children = []
-        for number, told in enumerate(files):
-            children.append(os.fork())
-            if children[-1] == 0:
-                run(work, number, count, port, told)
-        for child in children:
-            os.waitpid(child, 0)
+        wait(fork(partial(run, work, files), count), timeout=60)
         return [json.loads(file.read_text()) if file.exists() else None for file in files]
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one of several processes runs in test_ppo_distributed.py; started by torchrun, or alone."""
+"""What test_ppo_distributed.py runs in two processes, and the first scenario in its own.
+
+python ppo_worker.py FOLDER
+"""
 
 import copy
-import json
 import os
 import sys
 from pathlib import Path
@@ -128,6 +130,7 @@ def early_stop(folder: Path, distance: float) -> dict:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    scenario, arguments = sys.argv[2], json.loads(sys.argv[3])
-    result = {"two_steps": two_steps, "early_stop": early_stop}[scenario](folder / "run", *arguments)
-    torch.save(result, folder / f"result_{RANK}.pt")
+    results = {"two_steps": two_steps(folder / "two_steps")}
+    for distance in (0.6, 0.7):
+        results[distance] = early_stop(folder / f"early_stop_{distance}", distance)
+    torch.save(results, folder / f"results_{RANK}.pt")

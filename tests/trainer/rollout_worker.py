@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one of several processes runs in test_rollout_servers_distributed.py; started by torchrun, or alone."""
+"""What test_rollout_servers_distributed.py runs in two processes, or in its own."""
 
 import json
 import os

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """PPO in two processes over gloo: the same parameters as in one, and one decision to stop."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from launching import launch
+from ppo_worker import two_steps
 
 
-def run(folder: Path, processes: int, scenario: str, *arguments) -> list[dict]:
-    """Returns what each process saved."""
-    folder.mkdir()
-    launch(
-        "ppo_worker.py", folder, scenario, json.dumps(arguments), processes=processes, timeout=120
-    )  # takes about 15
-    return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What each process saved of each scenario: a start costs more than all of them."""
+    folder = tmp_path_factory.mktemp("results")
+    launch("ppo_worker.py", folder, processes=2)
+    return [torch.load(folder / f"results_{rank}.pt", weights_only=False) for rank in range(2)]
 
 
-def test_two_processes_equal_one(tmp_path):
-    (alone,) = run(tmp_path / "one", 1, "two_steps")
-    both = run(tmp_path / "two", 2, "two_steps")
+def test_two_processes_equal_one(results, tmp_path):
+    alone = two_steps(tmp_path)
+    both = [result["two_steps"] for result in results]
     for result in both:
         for name, tensor in alone["state"].items():
             torch.testing.assert_close(result["state"][name], tensor, atol=1e-6, rtol=0, msg=name)
@@ -46,17 +43,17 @@ def moved(result: dict, first: int, last: int) -> list[bool]:
     ]
 
 
-def test_one_process_above_the_limit_and_the_average_below_stops_nobody(tmp_path):
+def test_one_process_above_the_limit_and_the_average_below_stops_nobody(results):
     # KL 0 and 0.5 * 0.6^2 = 0.18, 0.09 on average; the limit is 0.1. Four steps make a rollout.
-    for result in run(tmp_path / "run", 2, "early_stop", 0.6):
+    for result in (each[0.6] for each in results):
         assert all(moved(result, 2, 12))
         assert result["passes"] == list(range(1, 13))
         assert [entry["early_stopped"] for entry in result["log"][:12]] == [0.0] * 12
 
 
-def test_the_average_above_the_limit_stops_all_until_the_next_rollout(tmp_path):
+def test_the_average_above_the_limit_stops_all_until_the_next_rollout(results):
     # KL 0 and 0.5 * 0.7^2 = 0.245, 0.1225 on average.
-    for result in run(tmp_path / "run", 2, "early_stop", 0.7):
+    for result in (each[0.7] for each in results):
         assert all(moved(result, 2, 4))
         assert not any(moved(result, 5, 8))
         assert all(moved(result, 9, 12))

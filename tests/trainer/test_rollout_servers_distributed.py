@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import rollout_worker
 import torch
 from launching import launch
 from naming import assert_names
@@ -37,8 +38,11 @@ def run(
     folder.mkdir()
     if urls:
         changes = {"sglang_base_url": urls, "server_timeout": 60} | changes
-    arguments = (folder, reward, json.dumps(changes))
-    launch("rollout_worker.py", *arguments, processes=processes, timeout=timeout, expected=expected)
+    if processes == 1:
+        rollout_worker.main(folder, reward, changes)
+    else:
+        arguments = (folder, reward, json.dumps(changes))
+        launch("rollout_worker.py", *arguments, processes=processes, timeout=timeout, expected=expected)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
 
 

@@ -3,12 +3,12 @@
 
 import errno
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launching import Running
+from naming import raises_naming
 from transformers.utils import logging
 
 from minimind_hf.trainer.checkpoints.run_folder import LOCK_FILE, FolderInUseError, only_run_in
@@ -36,13 +36,12 @@ with only_run_in(sys.argv[1]):
 """
 
 
-def hold(folder: Path, *doing: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", HOLDER, str(folder), *doing], stdout=subprocess.PIPE, text=True)
+def hold(folder: Path, *doing: str) -> Running:
+    return Running([sys.executable, "-c", HOLDER, folder, *doing])
 
 
 def refused(folder: Path, process: int) -> None:
-    said = f"{re.escape(str(folder))}.*process {process}.*output_dir"
-    with pytest.raises(FolderInUseError, match=said), only_run_in(folder):
+    with raises_naming(FolderInUseError, folder, f"process {process}", "output_dir"), only_run_in(folder):
         pass
     assert (folder / LOCK_FILE).read_text() == f"{process}\n"  # it leaves the file of the other alone
 
@@ -56,7 +55,7 @@ def free(folder: Path) -> None:
 def test_one_run_at_a_time_in_a_folder(make_trainer):
     trainer = make_trainer(max_steps=1)
     folder = trainer.args.output_dir
-    with only_run_in(folder), pytest.raises(FolderInUseError, match=f"{folder}.*process {os.getpid()}"):
+    with only_run_in(folder), raises_naming(FolderInUseError, folder, f"process {os.getpid()}"):
         trainer.train()
     Path(folder, LOCK_FILE).write_text("4711\n")  # of a run that was killed
     trainer.train()
@@ -71,26 +70,23 @@ def test_an_error_frees_the_folder(tmp_path):
 
 
 def test_another_process_holds_it_until_it_ends(tmp_path):
-    with hold(tmp_path) as process:
-        assert process.stdout.readline() == "held\n"
-        refused(tmp_path, process.pid)
-        process.kill()
+    with hold(tmp_path) as holder:
+        holder.wait_for("held")
+        refused(tmp_path, holder.process.pid)
     assert (tmp_path / LOCK_FILE).exists()
     free(tmp_path)
 
 
 def test_a_forked_child_does_not_free_it(tmp_path):
-    with hold(tmp_path, "let_child_leave") as process:
-        assert process.stdout.readline() == "held\n"
-        refused(tmp_path, process.pid)
-        process.kill()
+    with hold(tmp_path, "let_child_leave") as holder:
+        holder.wait_for("held")
+        refused(tmp_path, holder.process.pid)
 
 
 def test_a_forked_child_that_lives_on_does_not_hold_it(tmp_path):
-    process = hold(tmp_path, "die_before_child")
-    assert process.wait(timeout=60) == -9
-    free(tmp_path)
-    process.stdout.close()
+    with hold(tmp_path, "die_before_child") as holder:
+        assert holder.process.wait(timeout=60) == -9
+        free(tmp_path)
 
 
 def test_a_file_system_without_locks_goes_unguarded(tmp_path, monkeypatch, caplog):
@@ -110,7 +106,7 @@ def test_a_file_system_without_locks_goes_unguarded(tmp_path, monkeypatch, caplo
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"), only_run_in(tmp_path / "file"):
+    with raises_naming(OSError, tmp_path / "file"), only_run_in(tmp_path / "file"):
         pass
 
 
@@ -120,6 +116,6 @@ def test_nothing_is_written_through_a_link(tmp_path):
     folder.mkdir()
     link = folder / LOCK_FILE
     link.symlink_to(outside)
-    with pytest.raises(ValueError, match=f"{re.escape(str(link))}.*{re.escape(str(outside))}"), only_run_in(folder):
+    with raises_naming(ValueError, link, outside), only_run_in(folder):
         pass
     assert outside.read_text() == "kept" and link.is_symlink()

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from naming import raises_naming
 
 from minimind_hf.trainer.experience.sampler import RolloutSampler
 
@@ -42,5 +43,5 @@ def test_iterators_do_not_disturb_each_other_or_the_global_random_state():
 
 
 def test_too_few_prompts_for_one_rollout_are_refused():
-    with pytest.raises(ValueError, match=r"\b3\b.*\b4\b.*per_device_train_batch_size"):
+    with raises_naming(ValueError, 3, 4, "per_device_train_batch_size"):
         RolloutSampler(3, 4, 1, True, 0)

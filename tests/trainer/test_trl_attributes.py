@@ -7,6 +7,7 @@ import inspect
 import pytest
 import torch
 import trl
+from naming import raises_naming
 from peft import LoraConfig
 from tiny import make_policy, make_prompts, make_tokenizer, share_of_a
 from transformers import LlamaConfig, LlamaForSequenceClassification
@@ -57,8 +58,11 @@ def test_epsilon_high_has_its_default_filled_in(make_trainer):
 
 @pytest.mark.parametrize("name", ["beta", "ref_model", "reward_funcs", "temperature"])
 def test_they_are_read_only(make_trainer, name):
-    with pytest.raises(AttributeError, match="has no setter"):
-        setattr(make_trainer(), name, None)
+    trainer = make_trainer()
+    before = getattr(trainer, name)
+    with pytest.raises(AttributeError):  # its message is Python's, and another one in each version
+        setattr(trainer, name, 0)
+    assert getattr(trainer, name) is before or getattr(trainer, name) == before
 
 
 def test_every_one_is_documented():
@@ -85,7 +89,7 @@ def test_rewards(make_config, tmp_path):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_as_many_processing_classes_as_rewards(make_config, count):
-    with pytest.raises(ValueError, match=f"reward_processing_classes.*{count}.*2"):
+    with raises_naming(ValueError, "reward_processing_classes", count, 2):
         GRPOTrainer(
             make_policy(), [share_of_a, "length"], make_config(), make_prompts(8), processing_class=make_tokenizer(),
             reward_processing_classes=[None] * count,
