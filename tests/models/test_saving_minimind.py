@@ -21,7 +21,8 @@ from transformers import (
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from minimind_hf import models
-from minimind_hf.models.convert import convert, expected_shapes
+from minimind_hf.models.convert import convert
+from minimind_hf.models.pth import expected_shapes
 
 IDS = torch.tensor([[5, 9, 0, 33, 71, 2, 8, 90]])
 
