@@ -148,14 +148,15 @@ class Running:
         assert code == expected, f"{self.process.args} ended with {code}, not {expected}:\n{cause(err)}"
         return subprocess.CompletedProcess(self.process.args, code, out, err)
 
-    def wait_for(self, text: str, timeout: float = 60) -> None:
-        """Returns once it has printed a text."""
+    def wait_for(self, text: str, timeout: float = 60) -> str:
+        """Returns what it has printed, once a text is in it."""
         end = time.monotonic() + timeout
         while text not in _text(self._out):
             if time.monotonic() > end or not self.is_running:
                 self.kill()
                 raise TimeoutError(f"{self.process.args} did not print {text!r}:\n{cause(_text(self._err))}")
             time.sleep(0.01)
+        return _text(self._out)
 
     def __enter__(self) -> "Running":
         return self

@@ -191,14 +191,14 @@ def test_chat_decodes_by_its_flags():
 def test_a_template_that_cannot_render_is_one_line(template):
     tokenizer = make_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(ValueError, match="chat template .*cannot render"):
+    with raises_naming(ValueError, "chat template"):
         say_once(make_policy(), tokenizer)
 
 
 def test_a_token_that_the_model_does_not_embed_is_named():
     tokenizer = make_tokenizer()
     tokenizer.add_tokens(["<more>"])
-    with pytest.raises(ValueError, match="token id 259, but the model embeds 259"):
+    with raises_naming(ValueError, "token id 259", 259):
         say_once(make_policy(), tokenizer, "<more>")
 
 

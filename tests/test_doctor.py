@@ -2,10 +2,11 @@
 """`minimind-hf doctor`: versions, fast paths and runs, without secrets, and of broken runs too."""
 
 import json
-import subprocess
 import sys
 
 import pytest
+from launching import Running
+from naming import raises_naming
 from tiny import make_llama, make_policy, make_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -50,7 +51,7 @@ def test_a_run_that_an_error_ended(make_trainer, tmp_path, capsys, monkeypatch):
         raise RuntimeError(f"the judge refused very-secret-value and {SECRET}")
 
     trainer = make_trainer(reward=broken, hub_token=SECRET, beta=0.25, output_dir=str(tmp_path / "run"))
-    with pytest.raises(Exception, match="judge"):
+    with raises_naming(Exception, "judge"):
         trainer.train()
     found = doctor(capsys, tmp_path / "run")
     run = found["run"]
@@ -106,5 +107,5 @@ def test_a_run_alone_needs_no_torch(tmp_path):
         "import sys; from minimind_hf.cli import main; main(sys.argv[1:]); "
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, "doctor", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0 and "beta: 0.5" in done.stdout, done.stderr
+    done = Running([sys.executable, "-c", code, "doctor", tmp_path]).finish()
+    assert "beta: 0.5" in done.stdout

@@ -150,7 +150,7 @@ def test_a_turn_of_which_nothing_is_learned_names_its_row(tokenizer):
     tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
     )
-    with pytest.raises(PromptError, match="row 4: .* turn 1 "):
+    with raises_naming(PromptError, "row 4", "turn 1"):
         encode_conversation({"messages": [user("a"), assistant("A")]}, 4, ConversationRenderer(tokenizer), "messages")
 
 
@@ -159,7 +159,7 @@ def test_tools_in_two_places_must_be_the_same():
     row = {"conversations": [system, user("a"), assistant("A")], "tools": json.dumps(TOOLS)}
     assert check_example(row, "row 0") == "conversations"
     for other in ([{"name": "other"}], "[5]", "{", 5):
-        with pytest.raises(PromptError, match="row 0: .*`tools`"):
+        with raises_naming(PromptError, "row 0", "tools"):
             check_example({**row, "tools": other}, "row 0")
 
 
@@ -176,7 +176,7 @@ def test_a_row_gives_its_own_arguments_to_the_template(tokenizer, as_text):
     assert texts["prompt"].startswith("calm:") and texts["chosen"] == "A<|im_end|>"
     prompt = PromptDataset([{"prompt": turns[:1], **row}], tokenizer)[0]
     assert tokenizer.decode(prompt["prompt_ids"]).startswith("calm:")
-    with pytest.raises(PromptError, match="row 3: `chat_template_kwargs`.*'tokenize'"):
+    with raises_naming(PromptError, "row 3", "chat_template_kwargs", "'tokenize'"):
         check_example({"messages": turns, "chat_template_kwargs": {"tokenize": True}}, "row 3")
 
 

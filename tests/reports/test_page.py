@@ -278,7 +278,7 @@ def test_an_earlier_page_stays_until_the_new_one_is_whole(tmp_path, monkeypatch)
 
 def test_a_log_of_strings_is_refused_or_left_out(tmp_path):
     (tmp_path / "trainer_state.json").write_text('{"log_history": [{"step": "one", "reward": 1.0}]}')
-    with pytest.raises(ValueError, match="trainer_state.json .*number of its step"):
+    with raises_naming(ValueError, "trainer_state.json", "step"):
         write_report(tmp_path)
     (tmp_path / "trainer_state.json").write_text('{"log_history": [{"step": 1, "reward": "high", "loss": 0.5}]}')
     assert write_report(tmp_path).is_file()

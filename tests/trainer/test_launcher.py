@@ -3,11 +3,11 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
+from launching import Running, environment
 
 CHILD = """
 import os, signal, sys, time
@@ -38,12 +38,11 @@ def lives(process: int) -> bool:
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")
 @pytest.mark.parametrize("how", ["plain", "stubborn"])
 def test_a_process_ends_when_its_launcher_is_killed(how):
-    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
     command = [sys.executable, "-c", LAUNCHER, CHILD, how]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launcher:
-        process = int(launcher.stdout.readline())
+    with Running(command, environment(TORCHELASTIC_RUN_ID="none")) as launcher:
+        process = int(launcher.wait_for("\n"))
         assert lives(process)
-        launcher.send_signal(signal.SIGKILL)
+        launcher.process.send_signal(signal.SIGKILL)
         ends = time.monotonic() + 30
         while lives(process) and time.monotonic() < ends:
             time.sleep(0.1)

@@ -113,9 +113,9 @@ def test_a_batch_is_split_into_as_many_parts_as_another_process_needs(count):
 @pytest.mark.parametrize(
     ("variable", "value", "named"),
     [
-        ("ACCELERATE_USE_FSDP", "true", "asks for FSDP .*distributed_type is NO.*zero3.yaml"),
-        ("ACCELERATE_USE_DEEPSPEED", "true", "asks for DEEPSPEED .*distributed_type is NO.*--use_cpu"),
-        ("WORLD_SIZE", "2", "2 processes were started .*distributed_type is NO.*--use_cpu"),
+        ("ACCELERATE_USE_FSDP", "true", ["FSDP", "distributed_type", "NO", "accelerate_configs/zero3.yaml"]),
+        ("ACCELERATE_USE_DEEPSPEED", "true", ["DEEPSPEED", "distributed_type", "NO", "--use_cpu"]),
+        ("WORLD_SIZE", "2", ["2 processes", "distributed_type", "NO", "--use_cpu"]),
     ],
 )
 def test_another_mode_than_the_config_file_asks_for_is_refused(monkeypatch, variable, value, named):
@@ -124,5 +124,5 @@ def test_another_mode_than_the_config_file_asks_for_is_refused(monkeypatch, vari
     accelerator = Accelerator(cpu=True)
     check_mode(accelerator)
     monkeypatch.setenv(variable, value)
-    with pytest.raises(ValueError, match=named):
+    with raises_naming(ValueError, *named):
         check_mode(accelerator)

@@ -118,7 +118,7 @@ def test_the_last_record_holds_what_was_measured_last(make_trainer):
 
 
 def test_a_trainer_without_rewards_is_refused(make_config):
-    with pytest.raises(ValueError, match="reward_funcs is None"):
+    with raises_naming(ValueError, "reward_funcs", None):
         GRPOTrainer(make_policy(), args=make_config(), train_dataset=make_prompts(8))
 
 

@@ -511,7 +511,7 @@ def test_unfinished_folders_are_never_named(synced, double):
 
 
 def test_a_server_of_other_sizes_is_refused_before_the_first_sync(make_engine, double):
-    with pytest.raises(RolloutServerError, match="other sizes: it has hidden_size 32, the policy 64"):
+    with raises_naming(RolloutServerError, "hidden_size", 32, 64):
         make_engine(double).sync_weights(make_policy(hidden_size=64), version=0)
     assert not double.versions
 
@@ -540,7 +540,7 @@ def test_a_stop_token_that_the_server_left_out_is_named_as_that(synced, double):
         return items
 
     double.next("/generate", *[changes(trimmed)] * 5)
-    with pytest.raises(RolloutServerError, match=rf"stopped at the EOS token {EOS}, but the last token is 5"):
+    with raises_naming(RolloutServerError, "EOS", EOS, 5):
         synced.generate(PROMPTS, 2, sampling())
 
 
@@ -550,5 +550,5 @@ def test_a_dead_scheduler_is_named(start_double, make_engine):
     engine.sync_weights(make_policy(), version=0)
     double.next("/generate", *[takes(3.0)] * 5)
     double.next("/health", *[answers(503, {"error": "no scheduler"})] * 9)
-    with pytest.raises(ServerGoneError, match="did not answer /generate.*503.*scheduler has probably died"):
+    with raises_naming(ServerGoneError, double.url, "/generate", 503):
         engine.generate(PROMPTS[:1], 1, sampling())
