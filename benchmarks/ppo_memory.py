@@ -66,7 +66,7 @@ def resident_mb(field: str) -> float:
 
 def held_weights(trainer) -> list[torch.Tensor]:
     """Parameters of the trained model and of every model that the trainer keeps beside it."""
-    kept = [trainer.model, *(value for value in vars(trainer._reference).values() if isinstance(value, nn.Module))]
+    kept = [trainer.model, *(value for value in vars(trainer.reference).values() if isinstance(value, nn.Module))]
     return [parameter for model in kept for parameter in model.parameters()]
 
 

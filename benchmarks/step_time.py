@@ -108,7 +108,7 @@ def make_trainer(
         config = PPOConfig(kl_coef=LOSS["beta"], critic_learning_rate=0.0, rollout_dtype=dtype, **common)
     data = make_dataset(shape.prompt_length, NUM_PROMPTS * (steps + 1))
     trainer = trainer_class(folder, reward, config, train_dataset=data, processing_class=make_tokenizer())
-    names = ("_generate", "_calculate_rewards") if kind == "trl" else ("_rollout", "_score")
+    names = ("_generate", "_calculate_rewards") if kind == "trl" else ("rollout", "score")
     for phase, name in zip(("rollout", "scoring"), names, strict=True):
         setattr(trainer, name, phases.time(phase, getattr(trainer, name)))
     return trainer
