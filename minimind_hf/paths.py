@@ -16,12 +16,13 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME
 
 
-def check_model_path(name: str | Path, what: str = "model") -> None:
+def check_model_path(name: str | Path, what: str = "model", needs_weights: bool = True) -> None:
     """Refuses a name that is a path, or looks like one, if it does not lead to a usable folder.
 
     Args:
         name (`str` or `Path`): A folder or Hub name.
         what (`str`): Description of the model, for the message.
+        needs_weights (`bool`): Whether the folder has to hold weights, or only a config.
 
     Raises:
         ValueError: If the folder does not exist, the path is a .pth file, or a file of weights is broken. The base of
@@ -35,10 +36,12 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
             f"{text} FOLDER --tokenizer TOKENIZER_FOLDER"
         )
     if text and path.is_dir():
-        _check_contents(path, what)
+        if needs_weights:
+            _check_contents(path, what)
         check_weights(path)
         if holds_adapters(path):
-            check_model_path(adapter_settings(path)["base_model_name_or_path"], f"base of the adapter {text}")
+            base = adapter_settings(path)["base_model_name_or_path"]
+            check_model_path(base, f"base of the adapter {text}", needs_weights)
     elif text and path.exists():
         raise ValueError(f"The {what} {text!r} is a file. Pass the folder that contains it.")
     elif text.startswith((".", "/", "~")) or text.count("/") > 1 or not text:
@@ -47,7 +50,9 @@ def check_model_path(name: str | Path, what: str = "model") -> None:
         )
 
 
-def check_loadable(name: str | Path, what: str = "model", cache_dir: str | Path | None = None) -> None:
+def check_loadable(
+    name: str | Path, what: str = "model", cache_dir: str | Path | None = None, needs_weights: bool = True
+) -> None:
     """As [`check_model_path`]; also checks that a name which is not a folder was downloaded or that the Hub answers.
 
     This takes one request. Loading in transformers would retry for a minute, and its error does not name the model.
@@ -56,17 +61,18 @@ def check_loadable(name: str | Path, what: str = "model", cache_dir: str | Path 
         name (`str` or `Path`): A folder or Hub name.
         what (`str`): Description of the model, for the message.
         cache_dir (`str` or `Path`, *optional*): Folder of downloads. Default: the Hub's cache.
+        needs_weights (`bool`): Whether a folder has to hold weights, or only a config.
 
     Raises:
         ValueError: As in [`check_model_path`], and if the Hub cannot be reached. Errors from the Hub are left to
         loading.
     """
-    check_model_path(name, what)
+    check_model_path(name, what, needs_weights)
     text = os.fspath(name)
     if Path(text).expanduser().is_dir():
         if holds_adapters(text):
             base = adapter_settings(text)["base_model_name_or_path"]
-            check_loadable(base, f"base of the adapter {text}", cache_dir)
+            check_loadable(base, f"base of the adapter {text}", cache_dir, needs_weights)
         return
     if _was_downloaded(text, Path(cache_dir or constants.HF_HUB_CACHE)):
         return

@@ -68,7 +68,7 @@ def test_a_name_that_no_hub_can_be_asked_for_is_named_at_once(offline, monkeypat
     for command in (["chat", "nothere"], ["estimate", "nothere"]):
         assert main(command) == 1
         error = capsys.readouterr().err
-        assert_names(error, "'nothere'", Path.cwd(), "hub")
+        assert_names(error, "'nothere'", Path.cwd(), "Hub")
     assert time.perf_counter() - start < 10
 
 
@@ -82,7 +82,7 @@ def test_a_name_that_was_downloaded_before_is_not_asked_for(tmp_path, monkeypatc
     ("config", "named"),
     [
         ('{"base_model_name_or_path": "/moved/away"}', ["'/moved/away'", "exist"]),
-        ('{"base_model_name_or_path": "nothere"}', ["'nothere'", "hub"]),
+        ('{"base_model_name_or_path": "nothere"}', ["'nothere'", "Hub"]),
         ('{"base_model_name_or_path": null}', ["base_model_name_or_path"]),
         ("[]", ["adapter_config.json", "JSON"]),
         ("{", ["adapter_config.json", "JSON"]),

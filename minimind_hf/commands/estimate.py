@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("model", help="folder or Hub name of the model")
     options = parser.parse_args(arguments)
     flags = taken(EstimateFlags, options)
-    check_loadable(options.model)
+    check_loadable(options.model, needs_weights=False)
     model, lora_r = _base_and_rank(options.model, flags.lora_r)
     shape = shape_of(AutoConfig.from_pretrained(model, trust_remote_code=flags.trust_remote_code))
     setting = flags.setting(None if lora_r is None else adapter_parameters(shape, lora_r))

@@ -63,12 +63,12 @@ def test_training_and_evaluation_read_the_same(tokenizer, make_config, monkeypat
         return [0.0] * len(completions)
 
     rewards, rows = ["format", "thinking", recorded], [{"prompt": "?"}] * 8
-    config = make_config(max_steps=1, max_completion_length=64)
+    config = make_config(max_steps=1, max_completion_length=64, max_sampling_k3=None)  # made-up log-probabilities
     trainer = GRPOTrainer(
         model, rewards, config, train_dataset=rows, processing_class=tokenizer, rollout_engine=engine
     )
     trainer.train()
-    (log,) = [log for log in trainer.state.log_history if "reward" in log]
+    (log,) = [log for log in trainer.state.log_history if "loss" in log]
     assert (log["rewards/format_reward/mean"], log["rewards/thinking_reward/mean"]) == (0.25, 1.0)
 
     monkeypatch.setattr(evaluation, "TorchEngine", lambda: engine)

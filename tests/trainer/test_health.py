@@ -101,6 +101,7 @@ def test_thinking_that_is_not_closed(make_trainer, closes):
     ids = make_tokenizer()(text, add_special_tokens=False)["input_ids"]
     prompts = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(12)]
     settings = {"thinking_ratio": 1.0, "max_steps": 10, "learning_rate": 0.0, "max_completion_length": len(ids) + 2}
+    settings["max_sampling_k3"] = None  # the engine makes its log-probabilities up
     trainer = make_trainer(reward=noise_of_ids, prompts=prompts, **settings)
     trainer._rollouts.engine = Writes(lambda number: ([*ids, 10 + number, 2], "stop"))
     trainer.train()
