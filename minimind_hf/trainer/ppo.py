@@ -171,7 +171,7 @@ class PPOTrainer(RLTrainer):
 
     def measure(self, experience: Experience) -> None:
         super().measure(experience)
-        batch, metrics = experience.counted.tokens, experience.metrics
+        batch, metrics = experience.tokens, experience.metrics  # as many rows in every process; stand-ins are masked
         values, returns, mask = batch.old_values, batch.returns, batch.loss_mask
         metrics.add_values("values/mean", values[mask.bool()], std_name="values/std")
         metrics.add_values("returns/mean", returns[mask.bool()], std_name="returns/std")
