@@ -95,11 +95,8 @@ def tried(kind: str) -> dict[str, str]:
         return {"outcome": "refused", "reason": _line(trainer_or_error)}
     trainer = trainer_or_error
     trainer.train()
-    (difference,) = [
-        log["sampling/sampling_logp_difference/max"]
-        for log in trainer.state.log_history
-        if "sampling/sampling_logp_difference/max" in log
-    ]
+    (step,) = [log for log in trainer.state.log_history if "loss" in log]  # the summary repeats what was measured last
+    difference = step["sampling/sampling_logp_difference/max"]
     return {
         "outcome": "trained",
         "layout": trainer.layout,
