@@ -44,8 +44,9 @@ FURTHER = {"deepseek_v2": {"num_experts_per_tok": 2}}  # what has no default
 
 
 def causal_lms() -> dict[str, str]:
-    """Returns the class of every model type that has a causal LM."""
-    return dict(sorted((kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]) for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+    """Returns the class of every model type of transformers that has a causal LM: without our own, once registered."""
+    kinds = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return {kind: kinds[kind] for kind in sorted(kinds) if kind != "minimind"}
 
 
 def make_tiny(kind: str):
