@@ -167,7 +167,8 @@ def reinforce_baseline_advantages(rewards: Tensor, num_generations: int) -> Tens
         num_generations (`int`): Completions per prompt.
 
     Returns:
-        `Tensor` of shape `(N,)`, with mean 0 and population variance 1 over the kept completions, or all 0.
+        `Tensor` of shape `(N,)`, with mean 0 and population variance 1 over the kept completions (less what
+        [`masked_whiten`] adds to the variance, 1e-8), or all 0.
 
     Raises:
         ValueError: If the rewards are not a whole number of groups.

@@ -6,10 +6,22 @@ Architectures differ in a few optional arguments (ALiBi models take no `position
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
+
+# The settings of a config on which the shapes of the weights depend, besides the vocabulary.
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "num_experts",
+)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -23,6 +35,11 @@ def forward_arguments(model: nn.Module) -> frozenset[str]:
     """Returns the names of the arguments that the model's `forward` declares."""
     # Inspect the class, not the instance: accelerate replaces the instance's `forward` by an autocast wrapper.
     return frozenset(inspect.signature(type(unwrap(model)).forward).parameters)
+
+
+def differing(own: Mapping[str, Any], other: Mapping[str, Any], names: Iterable[str] = SIZES) -> list[str]:
+    """Returns the settings that two configs both name, with other values."""
+    return [name for name in names if other.get(name) is not None and own.get(name) not in (None, other[name])]
 
 
 def refuse_learned_prompts(model: nn.Module) -> None:

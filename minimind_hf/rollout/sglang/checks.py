@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.utils import CONFIG_NAME, logging
 
-from ...forward.introspection import unwrap
+from ...forward.introspection import differing, unwrap
 from ...forward.logprobs import completion_scores
 from ...models import MiniMindConfig
 from ..agreement import failing_together
@@ -25,15 +25,6 @@ logger = logging.get_logger(__name__)
 PROBE_TOLERANCE = 0.25
 _EXACT = 1e-3  # smaller differences tell nothing
 _PROBED = 4  # completions
-_SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "num_experts",
-)
 
 
 def how_to_start(model: nn.Module, url: str) -> str:
@@ -82,7 +73,7 @@ def _check_sizes(server: SGLangServer, model: nn.Module, info: dict) -> None:
     if not path.is_file():
         return
     served, own = json.loads(path.read_text(encoding="utf-8")), exported_config(model).to_dict()
-    other = [name for name in _SIZES if served.get(name) is not None and own.get(name) not in (None, served[name])]
+    other = differing(own, served)
     if other:
         told = "; ".join(f"{name} {served[name]}, the policy {own[name]}" for name in other)
         raise RolloutServerError(

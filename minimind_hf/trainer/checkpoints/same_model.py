@@ -8,21 +8,10 @@ from pathlib import Path
 from torch import nn
 from transformers.utils import CONFIG_NAME
 
-from ...forward.introspection import unwrap
+from ...forward.introspection import SIZES, differing, unwrap
 from .resuming import CheckpointError
 
 CRITIC = "critic"
-_SHAPE = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "num_experts",
-)
 
 
 def check_same_model(folder: str | Path, model: nn.Module, further: Sequence[str]) -> None:
@@ -46,7 +35,7 @@ def check_same_model(folder: str | Path, model: nn.Module, further: Sequence[str
         return  # adapters, which are compared by their own settings
     saved = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
     own = unwrap(model).config.to_dict()
-    other = [name for name in _SHAPE if saved.get(name) is not None and own.get(name) not in (None, saved[name])]
+    other = differing(own, saved, ("model_type", "vocab_size", *SIZES))
     if other:
         told = "; ".join(f"{name} is {own[name]!r}, in the checkpoint {saved[name]!r}" for name in other)
         raise CheckpointError(
