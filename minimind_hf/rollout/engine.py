@@ -26,6 +26,8 @@ class SamplingParams:
         eos_token_ids (`tuple[int, ...]`): Any of these ends a completion and is its last token.
         seed (`int`): Equal seeds, prompts and weights give equal completions, if the engine can guarantee it.
         greedy (`bool`): Take the most likely token. Log-probabilities are still those of the sampling distribution.
+        max_turn_length (`int`, *optional*): Number of tokens after which one turn of an episode is cut. Unset: only
+            `max_completion_length`, which counts all turns and what is between them, ends a turn.
     """
 
     max_completion_length: int
@@ -33,6 +35,7 @@ class SamplingParams:
     eos_token_ids: tuple[int, ...]
     seed: int = 0
     greedy: bool = False
+    max_turn_length: int | None = None
 
     def __post_init__(self):
         if self.max_completion_length < 1:
