@@ -13,15 +13,16 @@ MOST_LINES = 350
 # `__init__` of a room with rooms inside shows what they hold, so it stands above them.
 FLOORS = (
     ("import_hooks",),
-    ("environment", "atomic", "paths", "import_paths", "bounds", "flags", "tasks"),
+    ("environment", "event_loop", "atomic", "paths", "import_paths", "bounds", "flags", "tasks"),
     ("algorithms", "reports"),
     ("forward", "models", "health"),
     ("rewards",),
     ("data",),
-    ("rollout.errors",),
+    ("rollout.errors", "rollout.session"),
     ("rollout.engine", "rollout.agreement", "rollout.exported_weights"),
     ("rollout.torch", "rollout.sglang"),
     ("rollout",),
+    ("agent",),
     ("trainer.settings",),
     ("trainer.distributed",),
     ("trainer.metrics",),

@@ -8,12 +8,10 @@ the signal does not apply to a completion and becomes NaN; anything else that is
 names the function and the completion. A function that raised is not called again, because a judge costs money.
 """
 
-import asyncio
 import inspect
 import math
-import threading
-from collections.abc import Awaitable, Collection, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from numbers import Real
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..environment import Terminated
+from ..event_loop import LoopThread
 from .columns import OWN_ARGUMENTS, check_columns, check_reserved, parameters_of, required_arguments
 from .errors import RewardError
 from .model import RewardModel
@@ -75,7 +74,7 @@ class RewardScorer:
         own = [getattr(each, "tokenizer", None) if isinstance(each, RewardModel) else None for each in self.functions]
         self.processing_classes = [given or found for given, found in zip(tokenizers, own, strict=True)]
         self.names = unique_names(self.functions)
-        self._loop = _LoopThread()
+        self._loop = LoopThread("async-rewards")
 
     def to(self, device: str | torch.device) -> "RewardScorer":
         """Moves the reward models among the functions to a device."""
@@ -204,51 +203,6 @@ def _raised(name: str, batch: _Batch, error: BaseException) -> RewardError:
     return RewardError(
         f"The reward function {name!r} raised {type(error).__name__}: {error}\nIt was given {given}:\n{shown}"
     )
-
-
-class _LoopThread:
-    """An event loop in its own thread, which starts when it is first needed."""
-
-    def __init__(self):
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._ended_by: BaseException | None = None
-
-    def submit(self, answer: Awaitable[Any]) -> Future:
-        if self._loop is not None and not self._thread.is_alive():
-            self.close()
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, name="async-rewards", daemon=True)
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(_await(answer), self._loop)
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_forever()
-        except BaseException as error:  # such as KeyboardInterrupt, which asyncio passes on to the thread of the loop
-            self._ended_by = error
-
-    def result_of(self, future: Future) -> Any:
-        """Waits for an answer, or raises the error that ended the loop, after which there would be none."""
-        while not wait([future], timeout=0.2).done:
-            if not self._thread.is_alive():
-                raise self._ended_by
-        return future.result()
-
-    def close(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            self._loop = self._thread = None
-
-
-async def _await(answer: Awaitable[Any]) -> Any:
-    try:
-        return await answer
-    except SystemExit as error:  # asyncio would end the thread of the loop by it
-        raise RuntimeError(f"SystemExit: {error}") from error
 
 
 def _checked(name: str, answer: Any, batch: _Batch) -> torch.Tensor:

@@ -20,6 +20,7 @@ from ...forward.layouts import LAYOUTS
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
+from .agents import AgentSettings
 from .checks import check_intervals, check_json, check_output_dir, check_values
 from .engines import ReplaceDefault, check_engine_settings
 from .secrets import without_secrets
@@ -55,7 +56,7 @@ class Algorithm:
 
 
 @dataclass
-class RLConfig(TrainingArguments):
+class RLConfig(AgentSettings, TrainingArguments):
     """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
 
     # Settings whose value may follow from others
@@ -216,6 +217,7 @@ class RLConfig(TrainingArguments):
         self.use_cpu = self.use_cpu or only_cpu()
         check_json(self)
         check_values(self)
+        self.settle_turns()
         check_output_dir(self.output_dir)
         if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.1}

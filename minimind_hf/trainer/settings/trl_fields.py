@@ -31,8 +31,6 @@ _INSTEAD = {  # by name, or by what names begin with
     "vllm_server_timeout": f"{_VLLM} How long to wait for it is server_timeout.",
     "vllm_importance_sampling_": "The ratio is taken to the log-probabilities that the engine sampled with, which "
     "absorbs what trl corrects for here; see rollout_correction for more.",
-    "max_tool_calling_iterations": "Turns with tools belong in a custom rollout engine, which marks them in "
-    "loss_mask.",
     "log_multimodal": "Completions are text.",
     "log_completions_hub_repo": "log_completions writes OUTPUT_DIR/completions as jsonl; upload the folder with "
     "`hf upload`.",
