@@ -21,6 +21,7 @@ FLOORS = (
     ("rollout.errors", "rollout.session"),
     ("rollout.engine", "rollout.agreement", "rollout.exported_weights"),
     ("rollout.torch", "rollout.sglang"),
+    ("agent",),
     ("rollout",),
     ("agent",),
     ("trainer.settings",),

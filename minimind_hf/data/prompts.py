@@ -7,13 +7,11 @@ ids (it is never decoded and encoded again, so special tokens survive) or is dro
 decided once, by the longest form that each can take, so that the length of the data set never changes.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
 import torch
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -24,17 +22,17 @@ from .conversations import (
     ParsedPrompt,
     PromptError,
     check_same_kind,
-    check_template_kwargs,
     parse_row,
     prompt_column,
 )
 from .files import check_rows
 from .objects import own_fields, shared_field_columns
+from .rendering import PromptRenderer
 from .tokenizers import check_tokenizer
+from .tool_schemas import RowTools
 
 logger = logging.get_logger(__name__)
 
-_THINKING_ARGUMENTS = ("open_thinking", "enable_thinking")
 _ENCODE_BATCH = 512
 _ADDED_TOKENS = 8  # BOS and the like
 
@@ -60,6 +58,11 @@ class PromptDataset(torch.utils.data.Dataset):
         chat_template_kwargs (`dict`, *optional*):
             Arguments for the chat template. They override the choice of thinking, and a row's own
             `chat_template_kwargs` override them.
+        tools (`list[dict]` or `Callable[[dict], list[dict]]`, *optional*):
+            Schemas of tools that the template gets for every conversation whose row has none, or a function that
+            returns those of a row.
+        implemented (`set[str]`, *optional*):
+            Names of the tools that can be called. A row with another is refused. Unset, rows may name any.
 
     Attributes:
         conversational (`bool`): Whether the prompts are lists of messages.
@@ -83,6 +86,8 @@ class PromptDataset(torch.utils.data.Dataset):
         system_prompts: Sequence[str] = DEFAULT_SYSTEM_PROMPTS,
         seed: int = 0,
         chat_template_kwargs: dict[str, Any] | None = None,
+        tools: Sequence[dict[str, Any]] | Callable[[dict[str, Any]], Sequence[dict[str, Any]] | None] | None = None,
+        implemented: set[str] | None = None,
     ):
         _check_ratio("thinking_ratio", thinking_ratio)
         _check_ratio("system_prompt_ratio", system_prompt_ratio)
@@ -97,20 +102,19 @@ class PromptDataset(torch.utils.data.Dataset):
         columns = _column_names(self._rows)
         self._column = prompt_column(columns)
         self.columns = [name for name in columns if name not in NOT_PASSED_ON]
-        self._tokenizer = tokenizer
+        self._tools = RowTools(tools, implemented)
         self._max_prompt_length = max_prompt_length
         self._thinking_ratio = thinking_ratio
         self._system_prompt_ratio = system_prompt_ratio
         self._system_prompts = tuple(system_prompts)
         self._seed = seed
-        self._template_kwargs = check_template_kwargs(chat_template_kwargs, "chat_template_kwargs")
         # In shared memory, so that data loader workers that outlive an epoch see the next one.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self.num_truncated = 0
 
         self.conversational = self._check_prompts()
         check_tokenizer(tokenizer, self.conversational)
-        self._thinking_arguments = self._find_thinking_arguments() if self.conversational else ()
+        self._renderer = PromptRenderer(tokenizer, self.conversational, chat_template_kwargs)
         self._kept = range(len(self._rows))
         if overlong_prompts == "drop" and max_prompt_length is not None:
             self._kept = self._rows_that_fit()
@@ -123,7 +127,8 @@ class PromptDataset(torch.utils.data.Dataset):
     @property
     def thinking_argument(self) -> str | None:
         """The chat template's argument that `thinking_ratio` sets; `None` if it has no effect."""
-        return next((name for name in self._thinking_arguments if name not in self._template_kwargs), None)
+        renderer = self._renderer
+        return next((name for name in renderer.thinking_arguments if name not in renderer.template_kwargs), None)
 
     def set_epoch(self, epoch: int) -> None:
         """Switches to the choices of an epoch."""
@@ -139,16 +144,19 @@ class PromptDataset(torch.utils.data.Dataset):
 
         Returns:
             `dict`: `prompt` (`str`, or `list[dict]` with the chosen system message), `prompt_ids` (`list[int]`),
-            `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values).
+            `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values). For
+            `rendered_with` and for later turns also what the template got: `thinking` (`bool`), `template_kwargs`
+            (`dict`, thinking included) and `tools` (`list[dict]`, *optional*).
         """
         index = self._kept[item]
         row = own_fields(self._rows[index], self._shared_fields)
-        parsed = parse_row(row, self._column, f"row {index}")
+        parsed = self._parsed(row, index)
         choices = prompt_choices(self._seed, int(self._epoch), index)
         if choices.system < self._system_prompt_ratio:
             parsed = _with_system_prompt(parsed, choices.pick(self._system_prompts))
-        text = self._rendered(parsed, choices.thinking < self._thinking_ratio, index)
-        ids = self._encode([text])[0]
+        arguments = self._renderer.arguments(choices.thinking < self._thinking_ratio, parsed.template_kwargs)
+        text = self._renderer.render(parsed, arguments, f"row {index}")
+        ids = self._renderer.encode([text])[0]
         if not ids:
             raise PromptError(f"row {index}: the prompt {text!r} has no tokens. Remove the row or give it text.")
         return {
@@ -156,7 +164,22 @@ class PromptDataset(torch.utils.data.Dataset):
             "prompt_ids": self._shorten(ids, index),
             "index": index,
             "columns": {name: row.get(name) for name in self.columns},
+            "thinking": any(bool(arguments[name]) for name in self._renderer.thinking_arguments),
+            "template_kwargs": arguments,
+            "tools": parsed.tools,
         }
+
+    def rendered_with(self, example: Mapping[str, Any], appended: str) -> dict[str, Any]:
+        """Returns a copy of an example with text of an environment behind its last user message.
+
+        The choices of the example stay. No string of the text becomes a special or added token.
+
+        Args:
+            example (`dict`): One of this data set.
+            appended (`str`): The text. A prompt that does not end with a user message gets a new one.
+        """
+        prompt, ids = self._renderer.extended(example, appended)
+        return {**example, "prompt": prompt, "prompt_ids": self._shorten(ids, example["index"])}
 
     def _check_prompts(self) -> bool:
         """Checks every row once, before training, and returns whether the prompts are conversational."""
@@ -168,53 +191,13 @@ class PromptDataset(torch.utils.data.Dataset):
 
     def _parsed_rows(self) -> Iterator[tuple[int, ParsedPrompt]]:
         rows = self._rows
-        if isinstance(rows, datasets.Dataset):
+        if isinstance(rows, datasets.Dataset) and not self._tools.depend_on_row:
             rows = rows.select_columns([c for c in (self._column, *PASSED_TO_TEMPLATE) if c in rows.column_names])
         for index, row in enumerate(rows):
-            yield index, parse_row(own_fields(row, self._shared_fields), self._column, f"row {index}")
+            yield index, self._parsed(own_fields(row, self._shared_fields), index)
 
-    def _find_thinking_arguments(self) -> tuple[str, ...]:
-        template = self._tokenizer.chat_template
-        text = "\n".join(template.values()) if isinstance(template, dict) else template
-        return tuple(name for name in _THINKING_ARGUMENTS if re.search(rf"\b{name}\b", text))
-
-    def _rendered(self, parsed: ParsedPrompt, thinking: bool, index: int) -> str:
-        try:
-            return self._render(parsed, thinking)
-        except (TemplateError, TypeError, ValueError) as error:
-            roles = [message["role"] for message in parsed.prompt]
-            raise PromptError(
-                f"row {index}: the chat template of {self._tokenizer.name_or_path!r} cannot render this conversation "
-                f"with the roles {roles} ({type(error).__name__}: {error}). Correct or remove the row, or set another "
-                "`tokenizer.chat_template`."
-            ) from error
-
-    def _render(self, parsed: ParsedPrompt, thinking: bool) -> str:
-        if not parsed.conversational:
-            return parsed.prompt
-        kwargs = dict.fromkeys(self._thinking_arguments, thinking) | self._template_kwargs | parsed.template_kwargs
-        return self._tokenizer.apply_chat_template(
-            parsed.prompt,
-            tools=parsed.tools,
-            tokenize=False,
-            add_generation_prompt=not parsed.continues_assistant,
-            continue_final_message=parsed.continues_assistant,
-            **kwargs,
-        )
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        if self.conversational:
-            # A chat template writes the special tokens itself.
-            return self._tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return [self._encode_plain(text) for text in texts]
-
-    def _encode_plain(self, text: str) -> list[int]:
-        """Ids of a string prompt: one BOS if the tokenizer uses it, and no EOS, because the policy continues it."""
-        bos, eos = self._tokenizer.bos_token, self._tokenizer.eos_token
-        ids = self._tokenizer(text, add_special_tokens=not (bos and text.startswith(bos)))["input_ids"]
-        if eos and ids and ids[-1] == self._tokenizer.eos_token_id and not text.rstrip().endswith(eos):
-            ids = ids[:-1]
-        return ids
+    def _parsed(self, row: dict[str, Any], index: int) -> ParsedPrompt:
+        return self._tools.added_to(parse_row(row, self._column, f"row {index}"), row, f"row {index}")
 
     def _shorten(self, ids: list[int], index: int) -> list[int]:
         limit = self._max_prompt_length
@@ -268,7 +251,7 @@ class PromptDataset(torch.utils.data.Dataset):
             forms = self._longest_forms(parsed, longest_system_prompt, index) if index in kept else []
             # A token is at least a byte, but for those that the tokenizer adds; so short texts need no encoding.
             long = [text for text in forms if len(text.encode()) + _ADDED_TOKENS > limit]
-            length = max(map(len, self._encode(long)), default=0) if long else 0
+            length = max(map(len, self._renderer.encode(long)), default=0) if long else 0
             if length > limit:
                 return index, length
         return None
@@ -286,16 +269,21 @@ class PromptDataset(torch.utils.data.Dataset):
         states = [
             state for state, share in ((True, self._thinking_ratio), (False, 1 - self._thinking_ratio)) if share > 0
         ]
-        return list(dict.fromkeys(self._rendered(form, state, index) for form in forms for state in states))
+        texts = (
+            self._renderer.render(form, self._renderer.arguments(state, form.template_kwargs), f"row {index}")
+            for form in forms
+            for state in states
+        )
+        return list(dict.fromkeys(texts))
 
     def _longest_system_prompt(self) -> str | None:
         if self._system_prompt_ratio == 0 or not self.conversational:
             return None
-        lengths = [len(ids) for ids in self._encode(list(self._system_prompts))]
+        lengths = [len(ids) for ids in self._renderer.encode(list(self._system_prompts))]
         return self._system_prompts[lengths.index(max(lengths))]
 
     def _fitting(self, batch: list[tuple[int, list[str]]]) -> list[int]:
-        encoded = iter(self._encode([text for _, texts in batch for text in texts])) if batch else iter(())
+        encoded = iter(self._renderer.encode([text for _, texts in batch for text in texts])) if batch else iter(())
         longest = [(index, max(len(next(encoded)) for _ in texts)) for index, texts in batch]
         return [index for index, length in longest if length <= self._max_prompt_length]
 

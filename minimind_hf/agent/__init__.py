@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Episodes of several turns: tools and environments, the calls of a turn, and the ids that answer it.
+
+It imports `rollout.session`, `data` and `forward.introspection`, and knows no trainer and no engine. How a function
+becomes a tool belongs in `tools`, what it returns in `results`, how a turn is read in `calls`, and what stands between
+two turns in `turns`.
+"""
+
+from .calculator import calculate
+from .calls import AssistantTurn, TurnReader, opens_thought, read_turn
+from .results import result_text
+from .tools import Tool, Toolbox, public_methods
+from .turns import TurnTemplate
+
+__all__ = [
+    "AssistantTurn",
+    "Tool",
+    "Toolbox",
+    "TurnReader",
+    "TurnTemplate",
+    "calculate",
+    "opens_thought",
+    "public_methods",
+    "read_turn",
+    "result_text",
+]
