@@ -65,8 +65,8 @@ def scheduler_of(lengths: list[int]) -> type[scheduling.Scheduler]:
     """A scheduler whose rows end at given lengths, as if an EOS had been drawn there."""
 
     class ForcedScheduler(scheduling.Scheduler):
-        def _has_stopped(self, row) -> bool:
-            return len(row.tokens) >= lengths[row.completion]
+        def _room(self, completion: int) -> int:
+            return lengths[completion]
 
     return ForcedScheduler
 

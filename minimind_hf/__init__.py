@@ -14,6 +14,7 @@ from . import (
 )
 
 if TYPE_CHECKING:
+    from .agent import AgentError, Conversation, Reply, calculate
     from .data import PromptDataset, load_prompts
     from .models import (
         MiniMindConfig,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "AgentError": ".agent",
+    "Conversation": ".agent",
     "GRPOConfig": ".trainer",
     "GRPOTrainer": ".trainer",
     "MiniMindConfig": ".models",
@@ -43,16 +46,20 @@ _LAZY = {
     "RLTrainer": ".trainer",
     "RewardModel": ".rewards",
     "RewardScorer": ".rewards",
+    "Reply": ".agent",
     "Rollout": ".rollout",
     "RolloutEngine": ".rollout",
     "SGLangEngine": ".rollout",
     "SamplingParams": ".rollout",
     "ServerGoneError": ".rollout",
     "TorchEngine": ".rollout",
+    "calculate": ".agent",
     "load_prompts": ".data",
 }
 
 __all__ = [
+    "AgentError",
+    "Conversation",
     "GRPOConfig",
     "GRPOTrainer",
     "MiniMindConfig",
@@ -65,6 +72,7 @@ __all__ = [
     "PromptDataset",
     "RLConfig",
     "RLTrainer",
+    "Reply",
     "RewardModel",
     "RewardScorer",
     "Rollout",
@@ -73,6 +81,7 @@ __all__ = [
     "SamplingParams",
     "ServerGoneError",
     "TorchEngine",
+    "calculate",
     "load_prompts",
 ]
 

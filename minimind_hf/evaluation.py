@@ -227,7 +227,7 @@ def _judge_batch(
 ) -> tuple[torch.Tensor, list[dict[str, Any]]]:
     ids = [rollout.completion_ids for rollout in rollouts]
     completions = readable_completions(batch, ids, tokenizer, ends)
-    signals = judge(scorer, batch, completions, ids)
+    signals = judge(scorer, batch, completions, ids).values
     repeated = [prompt for prompt in batch for _ in range(samples)]
     records = [
         {

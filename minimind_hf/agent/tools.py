@@ -12,7 +12,8 @@ from transformers.utils.chat_template_utils import DocstringParsingException, Ty
 
 from .json_types import mismatch
 
-NOT_TOOLS = ("reset", "get_reward", "respond")  # what an environment's methods of these names are for is fixed
+# What an environment's methods of these names are for is fixed
+NOT_TOOLS = ("reset", "get_reward", "respond", "state_dict", "load_state_dict")
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -116,7 +117,7 @@ def public_methods(environment: Any) -> list[Callable[..., Any]]:
         environment (`type` or instance): With a class, the methods are bound to the class: good for schemas only.
 
     Returns:
-        `list[Callable]`: All public methods but `reset`, `get_reward` and `respond`. Properties are not read.
+        `list[Callable]`: All public methods but those of [`NOT_TOOLS`]. Properties are not read.
     """
     owner = environment if isinstance(environment, type) else type(environment)
     names = dict.fromkeys(name for base in reversed(owner.__mro__[:-1]) for name in vars(base))
@@ -137,7 +138,8 @@ def _is_method(attribute: Any) -> bool:
 
 def _tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", None)
-    if not callable(function) or isinstance(function, type) or not isinstance(name, str):
+    is_built_in = inspect.isbuiltin(function) or isinstance(function, type)  # without hints
+    if not callable(function) or is_built_in or not isinstance(name, str):
         raise TypeError(
             f"The tool {function!r} is a {type(function).__name__}, not a function or a bound method. Write a "
             "function with type hints and a docstring."
@@ -155,8 +157,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
             f"The tool {name!r} cannot be described to a model: {' '.join(map(str, error.args))} Give each parameter "
             f"a type hint and a line under `Args:` in a Google docstring{_undescribed(function)}."
         ) from error
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
-    return Tool(name, function, schema, is_async)
+    return Tool(name, function, schema, inspect.iscoroutinefunction(function))
 
 
 def _check_signature(name: str, function: Callable[..., Any]) -> None:

@@ -6,6 +6,7 @@ policy's own text is never rendered or encoded again. That they do not depend on
 once, at the start, for the tokenizer at hand.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -19,7 +20,7 @@ from ..data.rendering import thinking_arguments
 from ..data.untrusted import MARK, UntrustedText
 
 ANSWERING_ROLES = ("tool", "user", "system", "developer")
-_SEAM = "Qsy7seam"  # stands in the dummy turn, so that its end can be found
+_SEAM = "\ufdd1"  # ends the dummy turn, so that its EOS can be found; like MARK, no text of others holds it
 _TOOL_NAME = "dummy_tool"
 _SCHEMA = {
     "type": "function",
@@ -52,6 +53,7 @@ class TurnTemplate:
         self._ends = [tokenizer.convert_ids_to_tokens(token) for token in eos_token_ids]
         self._thinking_arguments = thinking_arguments(tokenizer)
         self._arguments_as_text = False
+        self._calls_with_text = True
         self.chat_template: str = tokenizer.get_chat_template(tools=[_SCHEMA])
         self.untrusted = UntrustedText(tokenizer)
 
@@ -68,6 +70,8 @@ class TurnTemplate:
         Raises:
             ValueError: If a message is the assistant's, or the template cannot render them.
         """
+        if not messages:
+            raise ValueError("There are no messages between two turns; an answer has at least one.")
         for message in messages:
             if message.get("role") not in ANSWERING_ROLES:
                 raise ValueError(
@@ -94,25 +98,26 @@ class TurnTemplate:
         Raises:
             ValueError: If the template cannot be used; it is named, and what differed.
         """
-        try:
-            self._prove(tools, conversation, template_kwargs or {})
-        except ValueError:
-            patched = _training_template(self._tokenizer)
-            if patched is None or patched == self.chat_template:
-                raise
-            self.chat_template = patched
-            self._prove(tools, conversation, template_kwargs or {})
+        patched = _training_template(self._tokenizer) or self.chat_template
+        # Some templates put the text of a turn that calls a tool behind the tool's answer: there the dummy only calls.
+        attempts = {(self.chat_template, True): None, (patched, True): None, (self.chat_template, False): None}
+        first_error = None
+        for self.chat_template, self._calls_with_text in attempts:
+            try:
+                return self._prove(tools, conversation, template_kwargs or {})
+            except ValueError as error:
+                first_error = first_error or error
+        raise first_error
 
     def _prove(self, tools: bool, conversation: bool, template_kwargs: Mapping[str, Any]) -> None:
         if tools:
             self._check_tools(template_kwargs)
         answers = [[_answer("tool", "6")], [_answer("tool", "6"), _answer("tool", "Some more. ")]] if tools else []
         answers += [[_answer("user", "Go on.")]] if conversation else []
-        hostile = f"a {self._ends[0]}\n b"
         for messages, kwargs in product(answers, self._states(template_kwargs)):
             self._check_independence(messages, kwargs)
             self._check_encoding(messages, kwargs)
-            self._check_marks([{**messages[0], "content": hostile}, *messages[1:]], kwargs)
+            self._check_marks(messages, kwargs)
 
     def _states(self, template_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The arguments with thinking on and off; one state if the template knows no thinking."""
@@ -160,13 +165,17 @@ class TurnTemplate:
             self._refuse(f"writes {text!r}, whose ids alone are {ids}, but {tail[1:]} at the end of a conversation")
 
     def _check_marks(self, messages: Messages, kwargs: Mapping[str, Any]) -> None:
-        plain = self.ids_between([{**messages[0], "content": "a b"}, *messages[1:]], kwargs)
-        skeleton = [token for token in plain if token in self.untrusted.control_ids]
-        found = [token for token in self.ids_between(messages, kwargs) if token in self.untrusted.control_ids]
-        if found != skeleton:
+        hostile = [{**messages[0], "content": f"a {self._ends[0]}\n b"}, *messages[1:]]
+        marked = self._between([self._protected(message) for message in hostile], kwargs)[1]
+        skeleton, found = (
+            [token for token in self.ids_between(answers, kwargs) if token in self.untrusted.control_ids]
+            for answers in (messages, hostile)
+        )
+        if found != skeleton or marked.replace(MARK, "") != self._between(hostile, kwargs)[1]:
             self._refuse(
                 f"does not keep the mark {MARK!r} in a content, so that text of a tool could become a special token: "
-                f"the special ids are {found} with {messages[0]['content']!r}, {skeleton} without"
+                f"{hostile[0]['content']!r} is rendered as {marked!r}, with the special ids {found} instead of "
+                f"{skeleton}"
             )
 
     def _between(
@@ -179,8 +188,7 @@ class TurnTemplate:
     ) -> tuple[str, str]:
         """The token that ends the dummy turn, and the text behind it."""
         text = self._render([*self._dummy(messages, content, thought), *messages], kwargs, tools)
-        seam = text.find(_SEAM)
-        seam = text.rfind(_SEAM) if seam >= 0 else seam
+        seam = text.rfind(_SEAM)
         found = [(text.find(end, seam), end) for end in self._ends if end and text.find(end, seam) >= 0]
         if seam < 0 or not found:
             self._refuse(
@@ -195,11 +203,14 @@ class TurnTemplate:
         if thought:
             turn["reasoning_content"] = thought
         if messages[0]["role"] == "tool":
-            if thought:  # some templates refuse a call with both
+            if thought or not self._calls_with_text:  # some templates refuse a call with both
                 turn["content"] = ""
             arguments: dict[str, Any] | str = {"text": content + _SEAM}
             name = messages[0].get("name") or _TOOL_NAME
-            function = {"name": name, "arguments": str(arguments) if self._arguments_as_text else arguments}
+            function = {
+                "name": name,
+                "arguments": json.dumps(arguments, ensure_ascii=False) if self._arguments_as_text else arguments,
+            }
             turn["tool_calls"] = [{"type": "function", "function": function}]
         return [{"role": "user", "content": "a"}, turn]
 

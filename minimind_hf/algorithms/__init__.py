@@ -23,7 +23,16 @@ from .correction import ROLLOUT_CORRECTIONS, correction_weights, sampling_mismat
 from .gae import gae, masked_whiten, mean_var_from_moments, moments, token_rewards
 from .loss_inputs import LossInputs
 from .losses import IMPORTANCE_SAMPLING_LEVELS, policy_loss
-from .masking import completion_mask, fill_masked, length_mask, masked_mean, masked_mean_var, masked_sum
+from .masking import (
+    completion_mask,
+    fill_masked,
+    length_mask,
+    masked_mean,
+    masked_mean_var,
+    masked_sum,
+    spread_over_turns,
+    turn_numbers,
+)
 from .objectives import (
     LOSS_TYPES,
     OBJECTIVES,
@@ -38,6 +47,7 @@ from .ppo import explained_variance, ppo_policy_loss, value_loss
 from .ratios import approx_kl, bounded_exp, clip_fraction, k3, sequence_log_ratio, sequence_token_log_ratio
 from .soft_losses import sapo_token_loss, vespo_weights
 from .token_choice import entropy_bonus, entropy_threshold, high_entropy_mask, off_policy_mask
+from .turns import turn_advantages, turn_returns
 
 __all__ = [
     "ADVANTAGES",
@@ -88,8 +98,12 @@ __all__ = [
     "sapo_token_loss",
     "sequence_log_ratio",
     "sequence_token_log_ratio",
+    "spread_over_turns",
     "token_rewards",
     "total_rewards",
+    "turn_advantages",
+    "turn_numbers",
+    "turn_returns",
     "value_loss",
     "vespo_weights",
     "zero_variance_groups",

@@ -7,28 +7,32 @@ Moments add up over micro-batches and ranks, so whitening covers all tokens of a
 import torch
 from torch import Tensor
 
-from .masking import fill_masked, masked_mean_var, masked_sum, require_same_shape
+from .masking import fill_masked, masked_mean_var, masked_sum, require_same_shape, spread_over_turns
 
 
 def token_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Places the reward of each completion on its last valid token.
+    """Places the reward of each completion on its last valid token, or the reward of each turn on the turn's last one.
 
     Args:
-        rewards (`Tensor` of shape `(N,)`): One reward per completion.
+        rewards (`Tensor` of shape `(N,)` or `(N, T)`): One reward per completion, or one per turn, which is a run of
+            valid tokens; columns behind the last turn are ignored.
         mask (`Tensor` of shape `(N, C)`): Valid tokens. A row without valid tokens gets no reward.
 
     Returns:
         `Tensor` of shape `(N, C)`, with the dtype of `rewards`, 0 everywhere else.
 
     Raises:
-        ValueError: If there is not exactly one reward per row of the mask.
+        ValueError: If there is not exactly one reward, or row of rewards, per row of the mask.
     """
-    if rewards.shape != mask.shape[:1]:
+    if rewards.dim() not in (1, 2) or rewards.shape[:1] != mask.shape[:1]:
         raise ValueError(
-            f"`rewards` has shape {tuple(rewards.shape)}, but the mask has shape {tuple(mask.shape)}. Pass one reward "
-            "per row of the mask."
+            f"`rewards` has shape {tuple(rewards.shape)}, but the mask has shape {tuple(mask.shape)}. Pass one "
+            "reward, or one row of rewards by turn, per row of the mask."
         )
     mask = mask.bool()
+    if rewards.dim() == 2:
+        following = torch.nn.functional.pad(mask, (0, 1))[:, 1:]
+        return fill_masked(spread_over_turns(rewards, mask), mask & ~following)
     valid_from_here = mask.flip(1).cumsum(dim=1).flip(1)
     return torch.where(mask & (valid_from_here == 1), rewards[:, None], 0.0)
 

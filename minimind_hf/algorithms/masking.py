@@ -4,6 +4,9 @@
 A mask is True (or 1) at the tokens that count. Every reduction here *replaces* the other slots before it computes
 anything. So NaN or infinity in such a slot reaches neither the value nor the gradient; multiplying by the mask would
 not guarantee that (`NaN * 0`). A reduction over no tokens is 0 and still carries a graph.
+
+A turn is a run of tokens that the policy sampled, that is, a run of ones in the loss mask. What stands between two
+turns (the answers of tools or of an environment) has mask 0.
 """
 
 from collections.abc import Sequence
@@ -76,6 +79,44 @@ def fill_masked(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
     """
     require_same_shape(mask, x=x)
     return x.masked_fill(~mask.bool(), value)
+
+
+def turn_numbers(mask: Tensor) -> Tensor:
+    """The turn, from 0, that each token belongs to; tokens outside the mask have the number of the turn before them.
+
+    Args:
+        mask (`Tensor` of shape `(N, C)`): 1 for the tokens of the policy.
+
+    Returns:
+        `Tensor` of shape `(N, C)`, long, at least 0.
+    """
+    mask = mask.bool()
+    before = torch.nn.functional.pad(mask, (1, 0))[:, :-1]
+    return ((mask & ~before).cumsum(dim=1) - 1).clamp(min=0)
+
+
+def spread_over_turns(values: Tensor, mask: Tensor) -> Tensor:
+    """Gives every token the value of its turn.
+
+    Args:
+        values (`Tensor` of shape `(N, T)`): One value per turn. Further columns are ignored.
+        mask (`Tensor` of shape `(N, C)`): 1 for the tokens of the policy.
+
+    Returns:
+        `Tensor` of shape `(N, C)`, with the dtype of `values`, 0 outside the mask.
+
+    Raises:
+        ValueError: If the numbers of rows differ.
+    """
+    if values.dim() != 2 or values.shape[:1] != mask.shape[:1]:
+        raise ValueError(
+            f"`values` has shape {tuple(values.shape)}, but the mask has shape {tuple(mask.shape)}. Pass one row of "
+            "turns per row of the mask."
+        )
+    if values.shape[1] == 0:  # no episode has a turn
+        return values.new_zeros(mask.shape)
+    numbers = turn_numbers(mask).clamp(max=values.shape[1] - 1)
+    return fill_masked(values.gather(1, numbers), mask)
 
 
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:

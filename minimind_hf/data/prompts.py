@@ -19,6 +19,7 @@ from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
 from .conversations import (
     NOT_PASSED_ON,
     PASSED_TO_TEMPLATE,
+    Messages,
     ParsedPrompt,
     PromptError,
     check_same_kind,
@@ -169,14 +170,14 @@ class PromptDataset(torch.utils.data.Dataset):
             "tools": parsed.tools,
         }
 
-    def rendered_with(self, example: Mapping[str, Any], appended: str) -> dict[str, Any]:
-        """Returns a copy of an example with text of an environment behind its last user message.
+    def rendered_with(self, example: Mapping[str, Any], appended: str | Messages) -> dict[str, Any]:
+        """Returns a copy of an example with what an environment says behind its last user message.
 
         The choices of the example stay. No string of the text becomes a special or added token.
 
         Args:
             example (`dict`): One of this data set.
-            appended (`str`): The text. A prompt that does not end with a user message gets a new one.
+            appended (`str` or `list[dict]`): See [`PromptRenderer.extended`].
         """
         prompt, ids = self._renderer.extended(example, appended)
         return {**example, "prompt": prompt, "prompt_ids": self._shorten(ids, example["index"])}

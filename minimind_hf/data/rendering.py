@@ -2,7 +2,7 @@
 """From a parsed prompt to text and ids: the chat template, its arguments, and what is encoded how."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jinja2 import TemplateError
@@ -77,22 +77,25 @@ class PromptRenderer:
             return self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return [self._encode_plain(text) for text in texts]
 
-    def extended(self, example: Mapping[str, Any], appended: str) -> tuple[str | Messages, list[int]]:
-        """Appends text of an environment to a prompt, none of which becomes an added token.
+    def extended(self, example: Mapping[str, Any], appended: str | Messages) -> tuple[str | Messages, list[int]]:
+        """Appends what an environment says to a prompt, none of which becomes an added token.
 
         Args:
             example (`dict`): An example of `PromptDataset`, whose choices stay.
-            appended (`str`): Goes behind the last message if that is the user's, else it is a new one of the user.
+            appended (`str` or `list[dict]`):
+                A text goes behind the last message if that is the user's, else it is a new one of the user. Messages
+                follow the last one, or replace it if it is the user's and empty.
 
         Returns:
             `tuple`: The prompt with the text, and its ids.
         """
         self._untrusted = self._untrusted or UntrustedText(self.tokenizer)
-        marked = _appended(example["prompt"], self._untrusted.protected(appended))
-        parsed = ParsedPrompt(marked, example["tools"], {})
+        marked = _each_text(appended, self._untrusted.protected)
+        parsed = ParsedPrompt(_appended(example["prompt"], marked), example["tools"], {})
         text = self.render(parsed, example["template_kwargs"], f"row {example['index']}")
         first, *others = text.split(MARK)
-        return _appended(example["prompt"], appended), self.encode([first])[0] + self._untrusted.encode_pieces(others)
+        ids = self.encode([first])[0] + self._untrusted.encode_pieces(others)
+        return _appended(example["prompt"], _each_text(marked, lambda text: text.replace(MARK, ""))), ids
 
     def _encode_plain(self, text: str) -> list[int]:
         """Ids of a string prompt: one BOS if the tokenizer uses it, and no EOS, because the policy continues it."""
@@ -110,9 +113,21 @@ def thinking_arguments(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
     return tuple(name for name in _THINKING_ARGUMENTS if re.search(rf"\b{name}\b", text))
 
 
-def _appended(prompt: str | Messages, text: str) -> str | Messages:
+def _each_text(appended: str | Messages, change: Callable[[str], str]) -> str | Messages:
+    """The same with each text of it changed."""
+    if isinstance(appended, str):
+        return change(appended)
+    return [{**message, "content": change(message["content"])} for message in appended]
+
+
+def _appended(prompt: str | Messages, text: str | Messages) -> str | Messages:
     if isinstance(prompt, str):
+        if not isinstance(text, str):
+            raise PromptError(f"The prompt {prompt!r:.80} is a string, to which no messages can be appended.")
         return prompt + text
+    if not isinstance(text, str):
+        is_empty = prompt[-1]["role"] == "user" and not prompt[-1]["content"]
+        return [*(prompt[:-1] if is_empty else prompt), *text]
     if prompt[-1]["role"] != "user":
         return [*prompt, {"role": "user", "content": text}]
     return [*prompt[:-1], {**prompt[-1], "content": prompt[-1]["content"] + text}]

@@ -12,6 +12,7 @@ import re
 from transformers import PreTrainedTokenizerBase
 
 MARK = "\ufdd0"
+_NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
 _LONGEST_TOKEN = 64  # characters; longer ones are runs of white space
 
 
@@ -44,9 +45,9 @@ class UntrustedText:
         """Returns the text with a mark in each string that would be an added token.
 
         Args:
-            text (`str`): What a tool or an environment said. Marks and halves of surrogate pairs in it are removed.
+            text (`str`): What a tool or an environment said. Noncharacters and halves of surrogate pairs go.
         """
-        text = text.replace(MARK, "").encode("utf-8", "replace").decode("utf-8")
+        text = _NONCHARACTERS.sub("", text).encode("utf-8", "replace").decode("utf-8")
         for token in self._dropped:
             text = text.replace(token, "")
         if self._occurrence is not None:

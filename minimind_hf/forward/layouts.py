@@ -42,18 +42,23 @@ def score_completions(
         entropy_gradient (`bool`): Whether the entropies have a gradient, which takes extra time.
 
     Returns:
-        [`TokenScores`] with the shapes of the padded layout.
+        [`TokenScores`] with the shapes of the padded layout; 0 at tokens that are not scored.
     """
     if layout == "padded":
-        return completion_scores(model, *batch.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
+        return _padded_scores(model, batch, temperature, with_entropy, with_aux_loss, entropy_gradient)
     if layout == "unpadded":
         parts = [
-            completion_scores(model, *part.padded(), temperature, with_entropy, with_aux_loss, entropy_gradient)
+            _padded_scores(model, part, temperature, with_entropy, with_aux_loss, entropy_gradient)
             for part in batch.by_prompt()
         ]
         return joined_scores(parts, batch)
     packed = pack(batch, keep_last_tokens=with_aux_loss)
     return shared_prompt_scores(model, packed, temperature, with_aux_loss, entropy_gradient)
+
+
+def _padded_scores(model: nn.Module, batch: TokenBatch, temperature: float, *options: bool) -> TokenScores:
+    places = None if batch.scored is None else [batch.scored_places(row) for row in range(len(batch))]
+    return completion_scores(model, *batch.padded(), temperature, *options, places)
 
 
 def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tuple[str, str | None]:

@@ -6,8 +6,10 @@ divided by the sampling temperature in float32. `padded` is the plain layout, wi
 completions padded on the right. The fast layout, `shared_prompt`, is tested against it.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,8 @@ class TokenScores:
     """The results of one forward pass for the tokens of N completions.
 
     Args:
-        logps (`Tensor` of shape `(N, C)`): Log-probability of each completion token; arbitrary at padding.
+        logps (`Tensor` of shape `(N, C)`): Log-probability of each completion token; arbitrary at padding, 0 at tokens
+            that are not scored.
         entropy (`Tensor` of shape `(N, C)`, *optional*): Entropy in nats of the distribution at each position.
         aux_loss (`Tensor` of shape `()`, *optional*): The router's auxiliary loss of a mixture-of-experts model,
             before its coefficient.
@@ -46,6 +49,7 @@ def completion_scores(
     with_entropy: bool = False,
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
+    places: Sequence[Sequence[int]] | None = None,
 ) -> TokenScores:
     """Computes log-probabilities of completions, given their prompts, in the padded layout.
 
@@ -59,32 +63,80 @@ def completion_scores(
         with_entropy (`bool`): Also return the entropies.
         with_aux_loss (`bool`): Also return the router's auxiliary loss (mixture-of-experts models only).
         entropy_gradient (`bool`): Whether the entropies have a gradient.
+        places (`Sequence[Sequence[int]]`, *optional*): The tokens of each completion that are scored. Unset: all.
 
     Returns:
         [`TokenScores`]
     """
+    width = completion_ids.shape[1]
+    columns = list(range(width)) if places is None else sorted({place for of_row in places for place in of_row})
     attention_mask = torch.cat([prompt_mask, completion_mask], dim=1).long()
-    num_logits = completion_ids.shape[1] + 1  # the last prompt token predicts the first completion token
     inputs = {
         "input_ids": torch.cat([prompt_ids, completion_ids], dim=1),
         "attention_mask": attention_mask,
         "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
-        "logits_to_keep": num_logits,
         "use_cache": False,
         "output_router_logits": with_aux_loss,
     }
-    accepted = forward_arguments(model)
-    inputs = {name: value for name, value in inputs.items() if name in accepted}
-    outputs = model(**inputs)
-    logits = outputs.logits[:, -num_logits:-1]
+    logits, aux_loss = _logits_before(model, inputs, columns, width)
+    if places is None:
+        targets = completion_ids
+    else:
+        chosen = _scored_slots(places, columns, width).to(completion_ids.device)
+        slots, among_columns = chosen.unbind()
+        logits, targets = logits.flatten(0, 1)[None, among_columns], completion_ids.flatten()[None, slots]
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
     entropy = None
     with torch.autocast(logits.device.type, enabled=False):
         if with_entropy:
             with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
                 entropy = entropy_from_logits(logits)
-        logps = selective_log_softmax(logits, completion_ids)
-    return TokenScores(logps, entropy, outputs.aux_loss if with_aux_loss else None)
+        logps = selective_log_softmax(logits, targets)
+    if places is not None:
+        logps, entropy = (
+            None if each is None else _at_slots(each[0], slots, completion_ids.shape) for each in (logps, entropy)
+        )
+    return TokenScores(logps, entropy, aux_loss if with_aux_loss else None)
+
+
+def _logits_before(
+    model: nn.Module, inputs: dict[str, Any], columns: Sequence[int], width: int
+) -> tuple[Tensor, Tensor | None]:
+    """Calls a model for the logits that predict some columns of completions that are `width` wide.
+
+    Returns:
+        `(logits, aux_loss)`: `(N, number of columns, V)`, and the router's loss if the model has one.
+    """
+    first = inputs["input_ids"].shape[1] - width - 1  # the last token of the prompt, which predicts column 0
+    accepted = forward_arguments(model)
+    inputs = {name: value for name, value in inputs.items() if name in accepted}
+    chosen = None
+    if len(columns) < width:
+        chosen = torch.tensor(columns, dtype=torch.long).to(inputs["input_ids"].device)
+    if chosen is not None and _keeps_any_logits(model):
+        outputs = model(**inputs, logits_to_keep=first + chosen)
+        return outputs.logits, getattr(outputs, "aux_loss", None)
+    options = {"logits_to_keep": width + 1} if "logits_to_keep" in accepted else {}
+    outputs = model(**inputs, **options)
+    logits = outputs.logits[:, -(width + 1) : -1]
+    return logits if chosen is None else logits[:, chosen], getattr(outputs, "aux_loss", None)
+
+
+def _keeps_any_logits(model: nn.Module) -> bool:
+    """Whether `logits_to_keep` of a model takes positions, as in transformers, and not only a number."""
+    parameter = inspect.signature(type(unwrap(model)).forward).parameters.get("logits_to_keep")
+    return parameter is not None and "Tensor" in str(parameter.annotation)
+
+
+def _at_slots(values: Tensor, slots: Tensor, shape: torch.Size) -> Tensor:
+    return values.new_zeros(shape.numel()).index_copy(0, slots, values).view(shape)
+
+
+def _scored_slots(places: Sequence[Sequence[int]], columns: Sequence[int], width: int) -> Tensor:
+    """Indices of the scored tokens in `(N, width)` and in `(N, number of columns)`, both flattened: `(2, K)`."""
+    number = {column: index for index, column in enumerate(columns)}
+    found = [(row * width + p, row * len(columns) + number[p]) for row, of_row in enumerate(places) for p in of_row]
+    return torch.tensor(found, dtype=torch.long).view(-1, 2).t()
 
 
 def joined_scores(parts: Sequence[TokenScores], batch: TokenBatch) -> TokenScores:
@@ -128,7 +180,7 @@ def shared_prompt_scores(
         entropy_gradient (`bool`): Whether the entropies have a gradient.
 
     Returns:
-        [`TokenScores`] with entropies, with the shapes of the padded layout; 0 where there is no token.
+        [`TokenScores`] with entropies, with the shapes of the padded layout; 0 where no token is scored.
     """
     head = unwrap(model).get_output_embeddings()
     vocab_size = unwrap(model).config.get_text_config().vocab_size

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared-prompt layout: each prompt is computed once, and all its completions attend to it.
 
-All tokens of a micro-batch form one row without padding: for each group the prompt, then its completions. The last
-token of a completion predicts nothing and is left out, unless a router's loss must count it. In every completion,
-position ids continue from the prompt. Tokens interact only in attention, so only attention has to know the layout: a
-prompt attends to itself, a completion to the prompt and to itself. The layout uses transformers' attention interface
-and passes every other call on to the model's previous implementation.
+All tokens of a micro-batch form one row without padding: for each group the prompt, then its completions. Tokens at
+the end of a completion that no scored token depends on (the last one at least) are left out, unless a router's loss
+must count them. In every completion, position ids continue from the prompt. Tokens interact only in attention, so only
+attention has to know the layout: a prompt attends to itself, a completion to the prompt and to itself. The layout uses
+transformers' attention interface and passes every other call on to the model's previous implementation.
 """
 
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ class PackedBatch:
         input_ids (`Tensor` of shape `(1, T)`), position_ids (`Tensor` of shape `(1, T)`): The row of tokens.
         token_weights (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
         groups (`list[Group]`): The positions of prompts and completions.
-        predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each completion token.
-        targets (`Tensor` of shape `(K,)`): The completion tokens.
+        predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each scored token.
+        targets (`Tensor` of shape `(K,)`): The scored tokens.
         slots (`Tensor` of shape `(K,)`): Their index in the flattened `(N, C)` of the padded layout.
         shape (`tuple[int, int]`): `(N, C)`.
     """
@@ -76,7 +76,7 @@ class PackedBatch:
     shape: tuple[int, int]
 
     def to_padded(self, values: Tensor) -> Tensor:
-        """Puts one value per completion token, shape `(K,)`, into `(N, C)`; 0 where there is no token."""
+        """Puts one value per scored token, shape `(K,)`, into `(N, C)`; 0 everywhere else."""
         rows, width = self.shape
         return values.new_zeros(rows * width).index_copy(0, self.slots, values).view(rows, width)
 
@@ -88,7 +88,7 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
 
     Args:
         batch ([`TokenBatch`]): The completions and their prompts.
-        keep_last_tokens (`bool`): Keep the last token of each completion, which predicts nothing.
+        keep_last_tokens (`bool`): Keep the tokens at the end of a completion that no scored token depends on.
 
     Returns:
         [`PackedBatch`]
@@ -103,15 +103,15 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
         weights += [len(rows)] * len(prompt)
         prompt_end, lengths = len(ids), []
         for row in rows:
-            completion, start = batch.completion_ids[row], len(ids)
-            kept = len(completion) if keep_last_tokens else max(len(completion) - 1, 0)
+            completion, start, places = batch.completion_ids[row], len(ids), batch.scored_places(row)
+            # The token before the last scored one is the last that is needed.
+            kept = len(completion) if keep_last_tokens else places[-1] if places else 0
             ids += completion[:kept]
             positions += range(len(prompt), len(prompt) + kept)
             weights += [1] * kept
-            if completion:
-                predictors += [prompt_end - 1, *range(start, start + len(completion) - 1)]
-                targets += completion
-                slots += range(row * width, row * width + len(completion))
+            predictors += [start + place - 1 if place else prompt_end - 1 for place in places]
+            targets += [completion[place] for place in places]
+            slots += [row * width + place for place in places]
             if kept:
                 lengths.append(kept)
         groups.append(_group(len(prompt), lengths, batch.device))

@@ -5,6 +5,7 @@ Lengths are known without a device synchronization, and nothing is padded before
 layout pads.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -22,12 +23,16 @@ class TokenBatch:
         completion_ids (`list[list[int]]`): The N completions.
         group_ids (`list[int]`): The prompt of each completion; neighbours with the same prompt have the same id.
         device (`torch.device`): Device of the tensors that the layouts make.
+        scored (`list[list[int]]`, *optional*): 1 for the completion tokens that anything is computed for, 0 for others
+            (such as the answers of tools), which are context alone: no logits are computed for them, and their
+            log-probabilities and entropies are 0. Unset: all tokens are scored.
     """
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
     group_ids: list[int]
     device: torch.device
+    scored: list[list[int]] | None = None
 
     def __len__(self) -> int:
         return len(self.completion_ids)
@@ -48,8 +53,18 @@ class TokenBatch:
     def _rows(self, rows: list[int]) -> "TokenBatch":
         prompts, completions = ([ids[row] for row in rows] for ids in (self.prompt_ids, self.completion_ids))
         return TokenBatch(
-            prompt_ids=prompts, completion_ids=completions, group_ids=[0] * len(rows), device=self.device
+            prompt_ids=prompts,
+            completion_ids=completions,
+            group_ids=[0] * len(rows),
+            device=self.device,
+            scored=None if self.scored is None else [self.scored[row] for row in rows],
         )
+
+    def scored_places(self, row: int) -> Sequence[int]:
+        """The places of the scored tokens in completion `row`, in order."""
+        if self.scored is None:
+            return range(len(self.completion_ids[row]))
+        return [place for place, counts in enumerate(self.scored[row]) if counts]
 
     def padded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The batch in the padded layout.

@@ -28,7 +28,7 @@ def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tens
         layout (`str`): `"shared_prompt"`, `"padded"` or `"unpadded"`.
 
     Returns:
-        `Tensor` of shape `(N, C)`, float32 or wider; arbitrary at padding.
+        `Tensor` of shape `(N, C)`, float32 or wider; arbitrary at padding and at tokens that are not scored.
     """
     if layout == "padded":
         return _padded_values(critic, *batch.padded())

@@ -37,6 +37,9 @@ class Limits:
     critic_explains: float = 0.1  # explained variance of a critic that learns
     critic_falls_to: float = 0.98  # of its loss at the start
     engine_k3: float = 0.01  # nats per token between engine and trainer
+    calls_failed: float = 0.5  # share of the calls of tools
+    at_max_turns: float = 0.9  # share of the episodes
+    observed: float = 0.9  # share of the tokens of episodes
 
 
 LIMITS = Limits()
@@ -285,3 +288,42 @@ def engine_mismatch(curves: Curves, limits: Limits) -> str | None:
     if k3 is None or k3 < limits.engine_k3:
         return None
     return f"engine and trainer differ by a KL of {k3:.2g} nats per token on the same completions"
+
+
+def calls_unparsed(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "tools/failed/unparsed", limits.some)
+    if share is None or share < limits.calls_failed:
+        return None
+    return f"{share:.0%} of the calls of the last {limits.some} logs could not be read"
+
+
+def tools_failing(curves: Curves, limits: Limits) -> str | None:
+    failed = _mean_of_last(curves, "tools/failure_frequency", limits.some)
+    unparsed = _mean_of_last(curves, "tools/failed/unparsed", limits.some) or 0.0
+    if failed is None or failed - unparsed < limits.calls_failed:
+        return None
+    kinds = {kind: _mean_of_last(curves, f"tools/failed/{kind}", limits.some) or 0.0 for kind in _TOOL_FAILURES}
+    parts = ", ".join(f"{share:.0%} {_TOOL_FAILURES[kind]}" for kind, share in kinds.items() if share > 0)
+    return f"{failed - unparsed:.0%} of the calls of the last {limits.some} logs could be read and failed ({parts})"
+
+
+_TOOL_FAILURES = {
+    "unknown": "name a tool that there is not",
+    "arguments": "have wrong arguments",
+    "raised": "raised an error",
+    "timeout": "took too long",
+}
+
+
+def episodes_endless(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "episodes/reached_max_turns", limits.some)
+    if share is None or share < limits.at_max_turns:
+        return None
+    return f"{share:.0%} of the episodes of the last {limits.some} logs were stopped at max_turns"
+
+
+def observations_crowding(curves: Curves, limits: Limits) -> str | None:
+    share = _mean_of_last(curves, "episodes/observation_share", limits.some)
+    if share is None or share < limits.observed:
+        return None
+    return f"{share:.0%} of the tokens of the episodes of the last {limits.some} logs are answers of tools"

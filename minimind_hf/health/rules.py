@@ -265,4 +265,54 @@ RULES: tuple[Rule, ...] = (
             "set rollout_correction='truncate'",
         ),
     ),
+    Rule(
+        "calls_unparsed",
+        "Calls of tools cannot be read",
+        checks.calls_unparsed,
+        f"at least {LIMITS.calls_failed:.0%} of the calls of {LIMITS.some} logs do not have the form that the chat "
+        "template teaches",
+        "The policy tries to use its tools and does not know how to write a call; each attempt costs a turn.",
+        (
+            "read the calls (debug_mode=True): they may be cut off by max_turn_length",
+            "train on examples of calls first, in the form of this chat template",
+            "take a little from the reward for a call that cannot be read",
+        ),
+    ),
+    Rule(
+        "tools_failing",
+        "Tools fail",
+        checks.tools_failing,
+        f"at least {LIMITS.calls_failed:.0%} of the calls of {LIMITS.some} logs can be read, but name no tool, have "
+        "wrong arguments, raise an error or take too long",
+        "An error says little that helps with the task, so the policy learns to do without the tool.",
+        (
+            "where calls raise or take too long: call the tool by hand with the arguments of such a call, and raise "
+            "tool_timeout if it is only slow",
+            "where names or arguments are wrong: describe the tools better in their docstrings, or in the prompt",
+        ),
+    ),
+    Rule(
+        "episodes_endless",
+        "Episodes do not end",
+        checks.episodes_endless,
+        f"at least {LIMITS.at_max_turns:.0%} of the episodes of {LIMITS.some} logs were stopped at max_turns",
+        "The policy keeps calling tools and never answers, so its reward says little.",
+        (
+            "raise max_turns",
+            "set turn_discount below 1 (GRPO) or gamma (PPO), so that an early answer is worth more",
+            "reward an answer, or take a little for each turn",
+        ),
+    ),
+    Rule(
+        "observations_crowding",
+        "Answers of tools crowd out the policy",
+        checks.observations_crowding,
+        f"at least {LIMITS.observed:.0%} of the tokens of the episodes of {LIMITS.some} logs are answers of tools "
+        "or of an environment",
+        "Answers count in max_completion_length and are computed in every update, but nothing is learned from them.",
+        (
+            "lower max_observation_length, or make the tools' answers shorter",
+            "raise max_completion_length if episodes are cut off",
+        ),
+    ),
 )

@@ -76,6 +76,27 @@ CHARTS = (
         label=lambda name: name.removeprefix("completions/").removesuffix("_length"),
     ),
     Chart(
+        "Rewards of turns",
+        ("rewards/turn_*",),
+        "Of the first turns, over the episodes that have them.",
+        label=lambda name: name.removeprefix("rewards/").replace("_", " "),
+    ),
+    Chart(
+        "Turns and calls",
+        ("episodes/turns", "tools/call_frequency"),
+        "Turns of the policy, and calls of tools, per episode.",
+    ),
+    Chart(
+        "Shares of episodes",
+        (
+            "tools/failure_frequency",
+            "tools/failed/unparsed",
+            "episodes/reached_max_turns",
+            "episodes/observation_share",
+        ),
+        "Calls that failed, and that could not be read; episodes stopped at max_turns; tokens that are answers.",
+    ),
+    Chart(
         "Shares",
         (
             "completions/clipped_ratio",

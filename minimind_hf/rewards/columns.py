@@ -13,7 +13,7 @@ from typing import Any
 from .errors import RewardError
 
 OWN_ARGUMENTS = ("prompts", "completions", "completion_ids")
-TRAINER_ARGUMENTS = ("trainer_state", "log_metric", "log_extra")
+TRAINER_ARGUMENTS = ("trainer_state", "log_metric", "log_extra", "num_turns", "environments", "turn_rewards")
 
 
 def needs_columns(*any_of: str) -> Callable[[Callable], Callable]:

@@ -7,11 +7,11 @@ A prompt is an example of a `PromptDataset`: `prompt` (a text or messages), `pro
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..forward.introspection import unspoken_ids
 from .scorer import RewardScorer
+from .signals import Signals
 
 
 def readable_completions(
@@ -51,20 +51,21 @@ def judge(
     completions: Sequence[Any],
     completion_ids: Sequence[list[int]],
     **further: Any,
-) -> Tensor:
+) -> Signals:
     """Asks every reward function about every completion.
 
     Args:
         scorer ([`RewardScorer`]): F reward functions.
-        prompts (`Sequence[dict]`): P prompts.
+        prompts (`Sequence[dict]`): P prompts, or one for each completion.
         completions (`Sequence`): N completions, prompt-major, from [`readable_completions`].
         completion_ids (`Sequence[list[int]]`): Their tokens.
         further: More arguments for functions that ask for them.
 
     Returns:
-        `Tensor` of shape `(N, F)`: NaN where a signal does not apply.
+        [`Signals`]
     """
     num_generations = len(completions) // len(prompts)
     repeated = [prompt for prompt in prompts for _ in range(num_generations)]
     columns = {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]}
-    return scorer([prompt["prompt"] for prompt in repeated], completions, list(completion_ids), columns, **further)
+    asked = [prompt["prompt"] for prompt in repeated]
+    return scorer.score(asked, completions, list(completion_ids), columns, **further)

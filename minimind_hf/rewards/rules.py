@@ -25,7 +25,8 @@ def completion_text(completion: Completion) -> str:
     """The text of a completion: the string itself, or the content of its assistant messages."""
     if isinstance(completion, str):
         return completion
-    return "".join(message["content"] for message in completion if message["role"] == "assistant")
+    # A turn that is nothing but a call may have no content.
+    return "\n".join(message.get("content") or "" for message in completion if message["role"] == "assistant")
 
 
 def answer_part(response: str) -> str:

@@ -5,7 +5,8 @@ As in trl, a function is called once with the whole batch and the arguments it n
 Async functions run together on an event loop of the scorer, so that clients that they keep survive from call to call
 and the running loop of a notebook does not matter. Every value that a function returns is checked: `None` means that
 the signal does not apply to a completion and becomes NaN; anything else that is not a finite number is an error that
-names the function and the completion. A function that raised is not called again, because a judge costs money.
+names the function and the completion. For a completion of several turns, a function may return a list instead, one
+number per turn. A function that raised is not called again, because a judge costs money.
 """
 
 import inspect
@@ -25,6 +26,7 @@ from .errors import RewardError
 from .model import RewardModel
 from .resolve import RewardFunction, resolve_reward, unique_names
 from .rules import completion_text
+from .signals import Signals, joined_signals
 
 _EXCERPT = 200
 _ROWS_SHOWN = 4
@@ -39,7 +41,7 @@ class RewardScorer:
         reward_funcs (`Sequence[str | Callable | PreTrainedModel]`, or one of these):
             Built-in names (`"length"`), import paths (`"module:name"`, `"file.py:name"`), paths of reward models,
             models, and callables `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, also
-            async ones.
+            async ones. A function may return a list of numbers for a completion, one per turn.
         weights (`Sequence[float]`, *optional*): Weight of each signal. Unset: 1.0.
         processing_classes (`Sequence[PreTrainedTokenizerBase | None]`, or one, *optional*):
             Tokenizers of the reward models, in the order of `reward_funcs`.
@@ -125,6 +127,25 @@ class RewardScorer:
         Raises:
             RewardError: If a function raises, or does not return one finite number or `None` for each completion.
         """
+        return self.score(prompts, completions, completion_ids, columns, **extra).values
+
+    def score(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        columns: dict[str, Sequence[Any]],
+        **extra: Any,
+    ) -> Signals:
+        """Does the same, and returns the parts of turns too.
+
+        Args:
+            prompts, completions, completion_ids, columns: As for calling the scorer.
+            extra: The same; among them may be `num_turns` (`list[int]`), the turns of each completion. Unset: 1.
+
+        Returns:
+            [`Signals`]
+        """
         batch = _Batch(prompts, completions, completion_ids, columns, extra)
         answers: list[Any] = []
         try:
@@ -136,7 +157,7 @@ class RewardScorer:
             for answer in answers:
                 if isinstance(answer, Future):
                     answer.cancel()
-        return torch.stack([_checked(n, a, batch) for n, a in zip(self.names, answers, strict=True)], dim=1)
+        return joined_signals([_checked(n, a, batch) for n, a in zip(self.names, answers, strict=True)], len(batch))
 
     def _start(self, name: str, function: RewardFunction, batch: "_Batch") -> Any:
         arguments = batch.arguments_for(name, function)
@@ -189,6 +210,9 @@ class _Batch:
                 arguments = {key: value for key, value in arguments.items() if key in parameters}
         return {key: _copied(value) if key in self.per_completion else value for key, value in arguments.items()}
 
+    def num_turns(self, i: int) -> int:
+        return self.extra.get("num_turns", [1] * len(self))[i]
+
     def describe(self, i: int) -> str:
         prompt = self.per_completion["prompts"][i]
         prompt = prompt if isinstance(prompt, str) else prompt[-1].get("content")
@@ -205,7 +229,7 @@ def _raised(name: str, batch: _Batch, error: BaseException) -> RewardError:
     )
 
 
-def _checked(name: str, answer: Any, batch: _Batch) -> torch.Tensor:
+def _checked(name: str, answer: Any, batch: _Batch) -> list[float | list[float]]:
     if isinstance(answer, torch.Tensor):
         answer = answer.detach().cpu()
     values = answer.tolist() if hasattr(answer, "tolist") else answer
@@ -219,7 +243,24 @@ def _checked(name: str, answer: Any, batch: _Batch) -> torch.Tensor:
             f"The reward function {name!r} returned {len(values)} rewards, expected {len(batch)}: one per completion, "
             "or None where the signal does not apply."
         )
-    return torch.tensor([_number(name, value, i, batch) for i, value in enumerate(values)], dtype=torch.float32)
+    return [_rewards(name, value, i, batch) for i, value in enumerate(values)]
+
+
+def _rewards(name: str, value: Any, i: int, batch: _Batch) -> float | list[float]:
+    """The reward of a completion, or a list of the rewards of its turns."""
+    if getattr(value, "ndim", 0) == 1 and not (isinstance(value, torch.Tensor) and value.numel() == 1):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        return _number(name, value, i, batch)
+    if len(value) != batch.num_turns(i):
+        raise RewardError(
+            f"The reward function {name!r} returned {_excerpt(value)}, a {type(value).__name__} of {len(value)} "
+            f"rewards by turn, for a completion of {batch.num_turns(i)} turns, {batch.describe(i)}\nReturn one number "
+            "for each turn (the argument num_turns says how many each completion has), or one for all of them."
+        )
+    numbers = [0.0 if each is None else _number(name, each, i, batch) for each in value]
+    _number(name, math.fsum(numbers), i, batch)  # the sum is a reward too
+    return numbers
 
 
 def _number(name: str, value: Any, i: int, batch: _Batch) -> float:

@@ -27,7 +27,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from ..data import check_tokenizer
 from ..forward.generation_settings import make_generation_config_savable
 from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
-from ..rewards import RewardScorer
 from ..rollout import RolloutEngine, ServerGoneError
 from .checkpoints.card import described_run
 from .distributed.rollout_weights import RolloutWeights
@@ -37,12 +36,16 @@ from .experience.experience import Experience
 from .experience.inputs import (
     check_config_class,
     check_objects,
+    check_reward_source,
     default_output_dir,
     load_tokenizer,
+    make_agent,
     make_engine,
     make_eval_prompts,
     make_prompts,
     make_sampler,
+    make_scorer,
+    with_rows,
 )
 from .experience.micro_batch import MicroBatch
 from .experience.mismatch import K3
@@ -80,6 +83,7 @@ class RLTrainer(EvaluatingTrainer):
 
     def record(self, experience: Experience) -> None:
         """Measures a rollout and logs its completions."""
+        self.audit(experience)
         self.measure(experience)
         self.run_log.add(experience)
 
@@ -88,7 +92,7 @@ class RLTrainer(EvaluatingTrainer):
     def __init__(
         self,
         model: str | PreTrainedModel,
-        reward_funcs: str | Callable | PreTrainedModel | Sequence,
+        reward_funcs: str | Callable | PreTrainedModel | Sequence | None = None,
         args: RLConfig | None = None,
         train_dataset: datasets.Dataset | Sequence[dict] | None = None,
         eval_dataset: datasets.Dataset | Sequence[dict] | dict[str, datasets.Dataset] | None = None,
@@ -98,27 +102,36 @@ class RLTrainer(EvaluatingTrainer):
         optimizers: tuple = (None, None),
         peft_config: PeftConfig | None = None,
         rollout_engine: RolloutEngine | None = None,
+        tools: list[Callable] | None = None,
+        environment_factory: Callable | dict[str, Callable] | str | None = None,
+        rollout_func: Callable | None = None,
     ):
         check_objects(model, processing_class, peft_config)
+        check_reward_source(reward_funcs, environment_factory)
         args = args or self._default_args(model)
         check_config_class(args, self.config_class)
         args.check_again()
         # Cheap checks first: everything that can be refused is refused before weights are loaded.
         tokenizer = processing_class or load_tokenizer(model, args)
-        train_prompts = make_prompts(train_dataset, tokenizer, args)
-        eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args)
+        self.agent = make_agent(args, tools, environment_factory, rollout_func, tokenizer)
+        train_prompts = make_prompts(with_rows(train_dataset, args, self.agent), tokenizer, args, self.agent)
+        eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args, self.agent)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
         self._train_sampler = make_sampler(train_prompts, args)
         engine = make_engine(args, rollout_engine)
-        further = {"trust_remote_code": args.trust_remote_code}
-        self.scorer = RewardScorer(reward_funcs, args.reward_weights, reward_processing_classes, model_kwargs=further)
-        check_reward_columns(self.scorer, train_prompts, eval_prompts)
+        self.scorer = make_scorer(reward_funcs, reward_processing_classes, args, self.agent)
+        if rollout_func is None:  # which may add columns
+            check_reward_columns(self.scorer, train_prompts, eval_prompts)
 
         set_seed(args.seed)  # adapters are initialized at random
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
         ends = eos_token_ids(policy, tokenizer)
-        self._rollouts = Rollouts(engine, args, vocabulary_size(policy), ends, context=context_length(policy))
+        context = context_length(policy)
+        self.rollout_func = rollout_func
+        function = None if rollout_func is None else lambda prompts: rollout_func(prompts, self)
+        self._rollouts = Rollouts(engine, args, vocabulary_size(policy), ends, context, self.agent, function)
+        self._audit_is_due = True
         with whole_weights(policy):
             self._rollouts.check_ready(policy)
         self._rollouts.check_prompts(train_dataset=train_prompts, eval_dataset=eval_prompts)

@@ -2,7 +2,6 @@
 """GRPO and CISPO: the completions of one prompt are compared with each other."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import datasets
 import torch
@@ -16,7 +15,9 @@ from ..algorithms import (
     entropy_bonus,
     entropy_threshold,
     high_entropy_mask,
+    masked_mean,
     policy_loss,
+    spread_over_turns,
     zero_variance_groups,
 )
 from ..rollout import RolloutEngine
@@ -31,7 +32,7 @@ from .models.entropy_control import EntropyControl
 from .models.reference import ReferenceSync, check_can_sync
 from .settings.generation_kwargs import eos_of
 from .settings.grpo import GRPOConfig
-from .settings.trl_fields import check_head_dtype, refuse_objects
+from .settings.trl_fields import check_head_dtype
 from .trl_attributes import TrlAttributes
 
 LOGGED_NAMES = {
@@ -59,7 +60,11 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
         callbacks, optimizers: As for transformers' Trainer.
         quantization_config (*optional*): Used to load a model passed by its name.
         peft_config (`PeftConfig`, *optional*): Trains new adapters of this kind instead of all weights.
-        tools, rollout_func, environment_factory: Arguments of trl; refused with a note on what to use instead.
+        tools (`list[Callable]`, *optional*): Functions with type hints and a Google docstring, sync or async, that the
+            policy may call. See docs/agents.md.
+        rollout_func (`Callable`, *optional*): trl's `f(prompts, trainer) -> dict`, in place of an engine.
+        environment_factory (*optional*): A class of environments, a dictionary of them (chosen by the row's column
+            `environment`), or a game such as `"textarena:FrozenLake-v0"`.
         rollout_engine (`RolloutEngine`, *optional*): A custom engine. Default: the one named in `args`.
 
     Raises:
@@ -84,12 +89,9 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
         peft_config: PeftConfig | None = None,
         tools: list[Callable] | None = None,
         rollout_func: Callable | None = None,
-        environment_factory: Any = None,
+        environment_factory: Callable | dict[str, Callable] | str | None = None,
         rollout_engine: RolloutEngine | None = None,
     ):
-        if reward_funcs is None:
-            raise ValueError("No reward source provided: reward_funcs is None. Pass at least one reward function.")
-        refuse_objects(tools=tools, rollout_func=rollout_func, environment_factory=environment_factory)
         super().__init__(
             model,
             reward_funcs,
@@ -102,6 +104,9 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
             optimizers,
             peft_config,
             rollout_engine,
+            tools,
+            environment_factory,
+            rollout_func,
         )
         self._rollouts.eos_token_ids = eos_of(self.args) or self._rollouts.eos_token_ids
         check_head_dtype(self.args, self.policy)
@@ -126,7 +131,9 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
 
     def add_advantages(self, experience: Experience) -> None:
         args, group_size = self.args, experience.num_generations
-        if args.multi_objective_aggregation == "normalize_then_sum":
+        if self._compares_turns(experience):
+            self._add_turn_advantages(experience)
+        elif args.multi_objective_aggregation == "normalize_then_sum":
             experience.advantages = self.over_all(
                 experience.signals, lambda signals: decoupled_advantages(signals, self.scorer.weights, group_size)
             )
@@ -135,9 +142,39 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
                 experience.rewards, lambda rewards: args.estimate_advantages(rewards, group_size)
             )
 
+    def _compares_turns(self, experience: Experience) -> bool:
+        """Whether turns have their own advantages. All processes agree: rewards of turns in one concern all."""
+        if self.args.turn_discount < 1:
+            return True
+        own = torch.tensor([experience.turn_rewards is not None], device=self.accelerator.device)
+        return bool(self.accelerator.gather(own).any())
+
+    def _add_turn_advantages(self, experience: Experience) -> None:
+        self.args.check_turns()
+        rows = experience.rewards_by_turn
+        lengths = [len(row) for row in rows]
+        packed = torch.zeros(len(rows), 1 + max(lengths, default=0), dtype=torch.float64)  # length, then rewards
+        for index, row in enumerate(rows):
+            packed[index, : 1 + len(row)] = torch.tensor([len(row), *row], dtype=torch.float64)
+        packed = self.accelerator.pad_across_processes(packed.to(self.accelerator.device), dim=1)
+        advantages = self.over_all(
+            packed,
+            lambda every: self.args.estimate_turn_advantages(
+                every[:, 1:], every[:, 0].long(), experience.num_generations
+            ),
+        )
+        experience.turn_advantages = advantages.to(experience.rewards.dtype)
+        masks = experience.own_masks().to(self.accelerator.device)
+        experience.advantages = masked_mean(spread_over_turns(experience.turn_advantages, masks), masks, dim=1)
+
     def measure(self, experience: Experience) -> None:
         super().measure(experience)
-        without_variance = zero_variance_groups(experience.counted.rewards, experience.num_generations)
+        counted = experience.counted
+        if counted.turn_advantages is None:
+            without_variance = zero_variance_groups(counted.rewards, counted.num_generations)
+        else:
+            by_group = counted.turn_advantages.unflatten(0, (-1, counted.num_generations))
+            without_variance = (by_group == 0).all(dim=2).all(dim=1)
         experience.metrics.add_values("frac_reward_zero_std", without_variance)
 
     # Step 4

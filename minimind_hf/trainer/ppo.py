@@ -47,8 +47,8 @@ class PPOTrainer(RLTrainer):
 
     Args:
         model, reward_funcs, train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks,
-            optimizers, peft_config, rollout_engine: As for [`GRPOTrainer`]. A custom optimizer must hold the
-            parameters of both models.
+            optimizers, peft_config, rollout_engine, tools, environment_factory, rollout_func: As for
+            [`GRPOTrainer`]. A custom optimizer must hold the parameters of both models.
         args ([`PPOConfig`], *optional*): Settings.
 
     Raises:
@@ -97,7 +97,7 @@ class PPOTrainer(RLTrainer):
         mask = batch.loss_mask
         correct_rollout([batch], self.model_wrapped, self.policy_logps, args, metrics)
         self._add_values_and_ref_logps(batch, experience.seed, metrics)
-        rewards = token_rewards(experience.rewards, mask)
+        rewards = token_rewards(experience.rewards_to_place, mask)
         advantages, batch.returns = gae(rewards, batch.old_values, mask, args.gamma, args.lam)
         total = self.accelerator.reduce(moments(advantages, mask), reduction="sum")
         mean, var = mean_var_from_moments(total)

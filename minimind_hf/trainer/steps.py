@@ -15,20 +15,23 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..algorithms import loss_denominator, total_rewards
+from ..agent import Agent
+from ..algorithms import loss_denominator
 from ..forward.layouts import score_completions
 from ..forward.logprobs import TokenScores
 from ..rewards import RewardScorer
 from ..rewards.judging import judge, readable_completions
+from ..rewards.signals import Signals
 from ..rollout.agreement import failing_together
 from .checkpoints.checkpointing import CheckpointingTrainer
+from .experience.audit import check_episodes, tolerance
 from .experience.experience import Experience, split_experience
 from .experience.measures import measure_experience
 from .experience.micro_batch import MicroBatch
 from .experience.mismatch import correct_rollout, measure_staleness
 from .experience.parts import score_in_parts, split_by_tokens
 from .experience.rollouts import Rollouts
-from .experience.scoring import check_totals
+from .experience.scoring import check_totals, total_by_turn
 from .logs.reward_notes import RewardNotes
 from .metrics import Metrics
 from .models.reference import Reference
@@ -45,6 +48,7 @@ class FourSteps(CheckpointingTrainer):
         layout (`str`): The layout in which log-probabilities are computed.
         metrics ([`Metrics`]): Metrics of training between two logs.
         router_loss_coefficient (`float`): Weight of the balancing loss of a mixture of experts; 0 for other models.
+        agent ([`Agent`], *optional*): The tools and environments, if completions are episodes.
     """
 
     args: RLConfig
@@ -53,6 +57,8 @@ class FourSteps(CheckpointingTrainer):
     layout: str
     metrics: Metrics
     router_loss_coefficient: float
+    agent: Agent | None
+    _audit_is_due: bool
     _rollouts: Rollouts
     _step_denominator: Tensor  # of the loss of the optimizer step that is being computed
 
@@ -71,32 +77,50 @@ class FourSteps(CheckpointingTrainer):
             failing_together("the rollout"),
         ):
             experience.rollouts = self._rollouts.draw(policy, experience)
-        counted = experience.counted.rollouts
-        experience.metrics.add_tokens(sum(len(rollout.completion_ids) for rollout in counted))
-        measure_staleness(counted, experience.step, experience.metrics)
+        counted = experience.counted
+        experience.metrics.add_tokens(int(counted.lengths.sum()))
+        measure_staleness(counted.rollouts, experience.step, experience.metrics)
 
     def score(self, experience: Experience) -> None:
-        """Step 2: calls the reward functions and fills in `experience.completions`, `signals` and `rewards`."""
+        """Step 2: calls the reward functions and fills in `experience.completions`, `signals` and `rewards`.
+
+        If there are rewards of turns, also `turn_rewards`: from replies of environments, and from functions.
+        """
         metrics, counted = experience.metrics, experience.counted
-        ids = [rollout.completion_ids for rollout in counted.rollouts]
-        notes = RewardNotes(len(ids), metrics, self.scorer.names)
+        notes = RewardNotes(counted.num_counted, metrics, self.scorer.names)
         with metrics.phase("scoring"), failing_together("scoring"):
-            experience.completions = readable_completions(
-                counted.prompts, ids, self.processing_class, self._rollouts.eos_token_ids
-            )
-            experience.signals = self._signals(counted.prompts, experience.completions, ids, notes)
-            weights = self.scorer.weights.to(experience.signals)
-            experience.rewards = total_rewards(experience.signals, weights, experience.num_generations)
+            experience.completions = self._completions(counted)
+            signals = self._signals(counted, experience.completions, notes)
+            experience.signals = signals.values.to(self.accelerator.device)
+            experience.rewards, experience.turn_rewards = total_by_turn(counted, signals, self.scorer)
+            experience.rewards = experience.rewards.to(self.accelerator.device)
             squared = self.takes_rewards_unscaled
             check_totals(experience.rewards, experience.signals, self.scorer, squared)
         experience.notes = notes.columns
         experience.fill_up()
+        if self.agent is not None:
+            self.agent.release(experience.episodes)
 
-    def _signals(self, prompts: list[dict], completions: list, ids: list[list[int]], notes: RewardNotes) -> Tensor:
-        if not prompts:
-            return torch.empty(0, len(self.scorer.names), device=self.accelerator.device)
-        further = {"trainer_state": self.state, "log_metric": notes.log_metric, "log_extra": notes.log_extra}
-        return judge(self.scorer, prompts, completions, ids, **further).to(self.accelerator.device)
+    def _completions(self, counted: Experience) -> list:
+        if counted.episodes is not None:
+            return [episode.messages for episode in counted.episodes]
+        ids = [rollout.completion_ids for rollout in counted.rollouts]
+        return readable_completions(counted.prompts, ids, self.processing_class, self._rollouts.eos_token_ids)
+
+    def _signals(self, counted: Experience, completions: list, notes: RewardNotes) -> Signals:
+        if not completions:
+            return Signals(torch.empty(0, len(self.scorer.names)))
+        episodes = counted.episodes or [None] * len(completions)
+        further = {
+            "trainer_state": self.state,
+            "log_metric": notes.log_metric,
+            "log_extra": notes.log_extra,
+            "num_turns": counted.num_turns,
+            "environments": [None if episode is None else episode.environment for episode in episodes],
+            "turn_rewards": [None if episode is None else episode.turn_rewards for episode in episodes],
+        }
+        prompts = [counted.prompt_of(index) for index in range(len(completions))]
+        return judge(self.scorer, prompts, completions, counted.policy_ids, **further)
 
     @abstractmethod
     def add_advantages(self, experience: Experience) -> None:
@@ -129,6 +153,25 @@ class FourSteps(CheckpointingTrainer):
     def measure(self, experience: Experience) -> None:
         """Adds the metrics of a rollout that has advantages."""
         measure_experience(experience, self.scorer.names, self.processing_class)
+
+    @torch.no_grad()
+    def audit(self, experience: Experience) -> None:
+        """Compares the engine's log-probabilities of episodes with the trainer's, at the first rollout of a run.
+
+        Raises:
+            EngineMismatchError: Naming the episode, the turn and the token at which they differ.
+        """
+        is_due = self._audit_is_due or self.args.debug_mode
+        if experience.episodes is None or not is_due or self.args.sync_every > 1:
+            return
+        self._audit_is_due = False
+        size, device = self.args.per_device_train_batch_size, self.accelerator.device
+        cut = split_experience(experience, size, mask_truncated=False, device=device)
+        with experience.metrics.phase("audit"):
+            logps = [row for batch in cut for row in self.policy_logps(batch)]
+        with failing_together("the audit of episodes"):
+            largest = check_episodes(experience.rollouts, logps, tolerance(self.args, self._rollouts.engine))
+        experience.metrics.add_max("sampling/audit", torch.tensor(largest))
 
     def micro_batches(self, experience: Experience) -> list[MicroBatch]:
         """Splits an experience into the micro-batches of one pass, with everything that the loss needs."""

@@ -77,6 +77,16 @@ class TrlAttributes(FourSteps):
         return kept[:, :1].to(advantages.dtype)
 
     @property
+    def tools(self) -> list[Callable]:
+        """The functions that the policy may call, methods of environments included."""
+        return [] if self.agent is None else self.agent.functions
+
+    @property
+    def environment_factories(self) -> dict[str | None, Callable] | None:
+        """What makes environments, by the name that rows choose them by; `None` is the only one."""
+        return None if self.agent is None else self.agent.factories
+
+    @property
     def reward_funcs(self) -> list[Callable | nn.Module]:
         """The reward functions; of a reward model, the model itself."""
         return [each.model if isinstance(each, RewardModel) else each for each in self.scorer.functions]

@@ -49,9 +49,20 @@ BAD = {
     "critic_useless": {"explained_variance": noisy(-0.3, 30)},
     "critic_loss_not_falling": {"explained_variance": [0.02] * 40, "critic_loss": noisy(1.0, 40)},
     "engine_mismatch": {"sampling__k3": [0.05] * 5},
+    "calls_unparsed": {"tools__failed__unparsed": [0.6] * 10, "tools__failure_frequency": 0.7},
+    "tools_failing": {"tools__failed__raised": [0.6] * 10, "tools__failure_frequency": 0.7},
+    "episodes_endless": {"episodes__reached_max_turns": [0.95] * 10},
+    "observations_crowding": {"episodes__observation_share": [0.95] * 10},
 }
 
 GOOD = {
+    "calls_unparsed": [{"tools__failed__unparsed": [0.4] * 10}, {"tools__failed__unparsed": [0.6] * 9}],
+    "tools_failing": [  # what cannot be read is another matter
+        {"tools__failed__unparsed": [0.6] * 10, "tools__failure_frequency": 0.9},
+        {"tools__failed__raised": [0.4] * 10, "tools__failure_frequency": 0.4},
+    ],
+    "episodes_endless": [{"episodes__reached_max_turns": [0.8] * 10}],
+    "observations_crowding": [{"episodes__observation_share": [0.85] * 10}],
     "reward_missing": [{"reward": noisy(0.5, 5), "reward_std": 0.3, "completions__mean_length": 20.0}],
     "reward_constant": [
         {"reward": [0.5] * 4, "reward_std": 0.0},  # not long enough

@@ -7,7 +7,7 @@ import pytest
 import torch
 from naming import raises_naming
 
-from minimind_hf.rollout import Rollout, SamplingParams, check_engine, check_rollouts
+from minimind_hf.rollout import Rollout, SamplingParams, check_engine, check_episodes, check_rollouts
 
 
 def good() -> Rollout:
@@ -58,11 +58,43 @@ def test_log_probabilities_of_tool_output_are_not_looked_at():
     check_rollouts([good(), rollout], 2, 10, MyEngine())
 
 
-def test_answers_of_tools_may_be_longer_than_a_turn():
-    turns = Rollout([3, 4, 7, 7, 7, 7, 5, 2], [-0.5] * 8, "stop", loss_mask=[1, 1, 0, 0, 0, 0, 1, 1])
-    check_rollouts([turns], 1, 10, MyEngine(), 2)
+def episode() -> Rollout:
+    return Rollout([3, 4, 7, 7, 7, 7, 5, 2], [-0.5] * 8, "stop", loss_mask=[1, 1, 0, 0, 0, 0, 1, 1])
+
+
+def test_what_an_engine_answers_by_itself_may_be_longer_than_a_turn():
+    check_rollouts([episode()], 1, 10, MyEngine(), 2)
     with raises_naming(ValueError, "MyEngine", "index 0", 2, "max_completion_length=1"):
-        check_rollouts([turns], 1, 10, MyEngine(), 1)
+        check_rollouts([episode()], 1, 10, MyEngine(), 1)
+
+
+def test_a_whole_episode_and_each_of_its_turns_have_a_length():
+    def check(whole, turn, rollouts=None, sessions=1):
+        check_episodes(
+            rollouts or [episode()], sessions, 10, MyEngine(), SamplingParams(whole, 1.0, (2,), max_turn_length=turn)
+        )
+
+    check(8, 2)
+    check(8, None)
+    with raises_naming(ValueError, "MyEngine", "index 0", 8, "max_completion_length=7"):
+        check(7, 2)
+    with raises_naming(ValueError, "MyEngine", "index 0", 2, "max_turn_length=1"):
+        check(8, 1)
+    with raises_naming(ValueError, "MyEngine", 1, 2, "session"):
+        check(8, 2, sessions=2)
+    with raises_naming(ValueError, "MyEngine", "index 1", "finish_reason", "'done'"):
+        check(8, 2, [episode(), Rollout([3], [-1.0], "done")], sessions=2)
+
+
+def test_turns_are_the_runs_that_the_policy_chose():
+    rollout = Rollout([3, 4, 7, 7, 5, 2, 8], [0.0] * 7, "stop", loss_mask=[1, 1, 0, 0, 1, 1, 0])
+    assert rollout.turns == [(0, 2), (4, 6)]
+    assert good().turns == [(0, 3)]
+
+
+def test_a_turn_has_at_least_a_token():
+    with raises_naming(ValueError, "max_turn_length", 0, 1):
+        SamplingParams(5, 1.0, (2,), max_turn_length=0)
 
 
 @pytest.mark.parametrize("changes", [{"temperature": 0}, {"temperature": -1}, {"temperature": math.nan}])

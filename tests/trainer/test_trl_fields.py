@@ -15,7 +15,6 @@ from transformers import HfArgumentParser
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig
 from minimind_hf.trainer.settings.trl_fields import (
-    UNSUPPORTED_OBJECTS,
     check_head_dtype,
     fields_without_effect,
     takes_fields_of,
@@ -163,12 +162,6 @@ def test_a_config_that_spells_out_the_defaults_of_trl_is_taken(tmp_path):
         **{name: value for name, value in defaults.items() if name != "use_bias_correction_kl"},
     )  # fmt: skip
     assert (config.loss_aggregation, config.upper_clip) == ("token", 0.2)
-
-
-@pytest.mark.parametrize("name", UNSUPPORTED_OBJECTS)
-def test_an_unsupported_argument_of_the_trainer_is_refused_by_name(make_config, name):
-    with raises_naming(ValueError, name, "GRPOTrainer", "rollout_engine"):
-        GRPOTrainer(make_policy(), share_of_a, make_config(), make_prompts(8), **{name: [print]})
 
 
 def test_a_config_of_trl_is_refused_by_name(tmp_path):

@@ -10,6 +10,7 @@ from transformers import Cache
 
 from ...forward.introspection import cache_argument, forward_arguments
 from .caches import cache_of, new_cache, select_rows
+from .parked_cache import CachedRows, join
 from .scheduler import Decoder
 
 
@@ -17,7 +18,7 @@ class CacheDecoder(Decoder):
     """Decodes with the model's own forward.
 
     A prompt is prefilled once, and its cache is copied to the rows of its group. Prompts of different lengths are
-    padded on the left.
+    padded on the left; a row that is put aside has no padding.
 
     Args:
         autocast_dtype (`torch.dtype`, *optional*): Compute under autocast with this dtype.
@@ -32,6 +33,8 @@ class CacheDecoder(Decoder):
         self.cache_name = cache_argument(model)
         self.device = next(model.parameters()).device
         self.num_groups = 0
+        self.cache: Cache | None = None
+        self.mask: Tensor | None = None  # unset while there are no rows
 
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
         self.first_group = self.num_groups
@@ -52,7 +55,8 @@ class CacheDecoder(Decoder):
 
     def reorder(self, rows: Sequence[int]) -> None:
         if len(rows) == 0:
-            return  # the next prefill starts a new cache
+            self.cache = self.mask = None  # the next prefill starts a new cache
+            return
         rows = torch.tensor(rows, device=self.device)
         select_rows(self.cache, rows)
         self.mask = self.mask[rows]
@@ -63,6 +67,32 @@ class CacheDecoder(Decoder):
         logits = self._decode(token_ids.unsqueeze(1), self.mask, self.next_position, self.cache)
         self.next_position = self.next_position + 1
         return logits
+
+    def park(self, rows: Sequence[int], excess: Sequence[int]) -> list[CachedRows]:
+        running = self._cached_rows()
+        return [running.row(row, count) for row, count in zip(rows, excess, strict=True)]
+
+    def extend(self, parked: Sequence[CachedRows], token_ids: Sequence[Sequence[int]]) -> Tensor:
+        running = None if self.mask is None else self._cached_rows().compact()
+        before = join(parked)
+        cache = before.to_cache(self.model)
+        longest = max(len(ids) for ids in token_ids)
+        padded = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in token_ids], device=self.device)
+        run_mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in token_ids], device=self.device)
+        mask = torch.cat([before.mask, run_mask], dim=1)
+        positions = (mask.cumsum(dim=1) - 1)[:, -longest:]
+        logits = self._decode(padded, mask, positions, cache)
+        extended = CachedRows.of(cache, mask).compact()
+        self._take_rows(extended if running is None else join([running, extended]))
+        return logits
+
+    def _cached_rows(self) -> CachedRows:
+        return CachedRows.of(self.cache, self.mask)
+
+    def _take_rows(self, rows: CachedRows) -> None:
+        """Makes these the rows of the batch."""
+        self.cache, self.mask = rows.to_cache(self.model), rows.mask
+        self.next_position = self.mask.sum(dim=1, keepdim=True)
 
     def _decode(self, input_ids: Tensor, mask: Tensor | None, position_ids: Tensor, cache: Cache | None) -> Tensor:
         inputs = {"position_ids": position_ids, "logits_to_keep": 1}

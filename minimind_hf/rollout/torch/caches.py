@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 from transformers.utils import ModelOutput
 
 from ...forward.introspection import cache_argument, unwrap
@@ -80,3 +80,13 @@ def select_rows(cache: Cache, rows: Tensor) -> None:
             layer.batch_select_indices(rows)
     states = getattr(cache, "linear_cache", [])  # of MiniMax; an empty list where a layer has none
     states[:] = [state[rows] if isinstance(state, Tensor) else state for state in states]
+
+
+def why_not_parked(model: nn.Module) -> str | None:
+    """Returns why a row of the model's cache cannot be taken out and continued later, or `None`."""
+    if is_recurrent(model):
+        return "some of its layers keep a state of all tokens instead of their keys, or it makes a cache of its own"
+    others = sorted({type(layer).__name__ for layer in new_cache(model).layers if type(layer) is not DynamicLayer})
+    if others:
+        return f"its cache has layers that do not keep all keys ({', '.join(others)}), such as sliding windows"
+    return None

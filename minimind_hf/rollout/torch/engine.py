@@ -7,7 +7,10 @@ batch when they end, and log-probabilities are taken while sampling. Sampling ha
 neither depend on nor change the global random state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -15,13 +18,16 @@ from transformers.utils import logging
 
 from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
 from ..engine import Rollout, RolloutEngine, SamplingParams
+from ..observers import Observers
+from ..session import Session
 from .cache_decoder import CacheDecoder
-from .caches import is_recurrent
+from .caches import is_recurrent, why_not_parked
 from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
 from .fast_weights import pack
 from .recurrent_decoder import RecurrentDecoder
 from .scheduler import Decoder, Scheduler
+from .sessions import SessionScheduler, groups_of
 from .static_decoder import StaticDecoder, why_not_static
 
 logger = logging.get_logger(__name__)
@@ -70,6 +76,7 @@ class TorchEngine(RolloutEngine):
         self.path = path
         self.model: nn.Module | None = None
         self.weights_version = 0
+        self._playable: WeakSet[nn.Module] = WeakSet()  # models that passed check_sessions
 
     def sync_weights(self, model: nn.Module, version: int) -> None:
         refuse_learned_prompts(model)
@@ -84,22 +91,84 @@ class TorchEngine(RolloutEngine):
         """
         if why_not_fast(model) is None:
             return
-        version = self.weights_version
-        self.sync_weights(model, version)
         top = vocabulary_size(model) - 1
+        prompts = [[min(5, top), min(6, top), min(7, top)], [min(8, top)]]
+        self._try(model, "decode", lambda: self.generate(prompts, 2, SamplingParams(2, 1.0, ())))
+
+    def check_sessions(self, model: nn.Module) -> None:
+        """Refuses a model whose episodes cannot be put aside and continued, and tries a short one.
+
+        Raises:
+            ValueError: With the model's class and the reason.
+        """
+        if self._why_not_fast(model) is None:
+            return
+        if reason := why_not_parked(model):
+            raise ValueError(
+                f"The torch rollout engine cannot play episodes with {type(unwrap(model)).__name__}: {reason}. Use "
+                "rollout_engine='sglang' or an engine of your own, or train another model."
+            )
+        top = vocabulary_size(model) - 1
+        sessions = [_ShortSession([min(5, top), min(6, top)], top), _ShortSession([min(8, top)], top)]
+        params = SamplingParams(6, 1.0, tuple(range(top + 1)))
+        self._try(model, "play episodes", lambda: self._converse(sessions, params))
+
+    def _try(self, model: nn.Module, doing: str, work: Callable[[], object]) -> None:
+        """Does something short with a model before it is synced."""
+        synced = self.model
+        self.sync_weights(model, self.weights_version)
         try:
-            self.generate([[min(5, top), min(6, top), min(7, top)], [min(8, top)]], 2, SamplingParams(2, 1.0, (), 0))
+            work()
         except _FAULTS_OF_MODELS as error:
             raise ValueError(
-                f"The torch rollout engine cannot decode with {type(unwrap(model)).__name__}: trying it raised "
+                f"The torch rollout engine cannot {doing} with {type(unwrap(model)).__name__}: trying it raised "
                 f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]} Pass a rollout engine of your own as "
                 "`rollout_engine`, or train another model."
             ) from error
         finally:
-            self.model = None
+            self.model = synced
 
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
+    ) -> list[Rollout]:
+        sizes = [num_generations] * len(prompt_ids)
+        rows = min(self.max_batch_rows, sum(sizes))
+        return self._run(
+            prompt_ids,
+            sampling,
+            lambda decoder, **options: Scheduler(decoder, prompt_ids, sizes, sampling, **options),
+            max_rows=rows,
+            max_groups=min(rows, len(prompt_ids)),
+        )
+
+    def converse(self, sessions: Sequence[Session], sampling: SamplingParams) -> list[Rollout]:
+        """Plays episodes, each at its own pace; see [`RolloutEngine.converse`].
+
+        Raises:
+            ValueError: If the model cannot, see [`check_sessions`].
+        """
+        if self.model is not None and self.model not in self._playable:
+            self.check_sessions(self.model)
+            self._playable.add(self.model)
+        return self._converse(sessions, sampling)
+
+    def _converse(self, sessions: Sequence[Session], sampling: SamplingParams) -> list[Rollout]:
+        prompts, _ = groups_of(sessions)
+        with Observers(self.tool_workers) as observers:
+            return self._run(
+                prompts,
+                sampling,
+                lambda decoder, **options: SessionScheduler(decoder, sessions, sampling, observers, **options),
+                max_rows=min(self.max_batch_rows, len(sessions)),
+                max_groups=len(prompts),  # those of episodes that wait, too
+            )
+
+    def _run(
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+        make_scheduler: Callable[..., Scheduler],
+        **sizes: int,
     ) -> list[Rollout]:
         if self.model is None:
             raise RuntimeError("TorchEngine has no weights yet: call sync_weights(model, version) first.")
@@ -110,13 +179,11 @@ class TorchEngine(RolloutEngine):
         self.model.eval()
         try:
             with torch.inference_mode() if is_fast else torch.no_grad():
-                make_decoder = self._fast_decoder if is_fast else self._general_decoder
-                decoder = make_decoder(prompt_ids, num_generations, sampling)
-                return Scheduler(
+                decoder = (
+                    self._fast_decoder(prompt_ids, sampling, **sizes) if is_fast else self._general_decoder(sampling)
+                )
+                return make_scheduler(
                     decoder,
-                    prompt_ids,
-                    num_generations,
-                    sampling,
                     max_batch_rows=self.max_batch_rows,
                     sync_every=1 if decoder.device.type == "cpu" else GPU_SYNC_EVERY,
                     weights_version=self.weights_version,
@@ -125,31 +192,35 @@ class TorchEngine(RolloutEngine):
             self.model.train(was_training)
 
     def _takes_fast_path(self) -> bool:
-        if self.path in ("general", "graph"):
-            return False
-        reason = why_not_fast(self.model)
-        if self.path == "fast":
-            if reason:
-                raise ValueError(f"path='fast' does not work for this model: {reason}. Use path='auto'.")
-            return True
-        device = next(self.model.parameters()).device
-        if reason is None and device.type != "cpu":
-            reason = f"it is on {device.type}, where the fast path is unverified"
-        if reason:
+        reason = self._why_not_fast(self.model)
+        if reason and self.path == "fast":
+            raise ValueError(f"path='fast' does not work for this model: {reason}. Use path='auto'.")
+        if reason and self.path == "auto":
             logger.info_once(f"Rollouts use the model's own forward, token by token: {reason}.")
         return reason is None
 
-    def _fast_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
-        rows = min(self.max_batch_rows, len(prompt_ids) * num_generations)
+    def _why_not_fast(self, model: nn.Module) -> str | None:
+        """Why this model is decoded with its own forward."""
+        if self.path in ("general", "graph"):
+            return f"path={self.path!r} was asked for"
+        device = next(model.parameters()).device
+        reason = why_not_fast(model)
+        if reason is None and self.path == "auto" and device.type != "cpu":
+            return f"it is on {device.type}, where the fast path is unverified"
+        return reason
+
+    def _fast_decoder(
+        self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams, max_rows: int, max_groups: int
+    ) -> Decoder:
         return FastDecoder(
             pack(self.model, self.dtype),
-            max_rows=rows,
-            max_groups=min(rows, len(prompt_ids)),
+            max_rows=max_rows,
+            max_groups=max_groups,
             max_prompt_length=max(map(len, prompt_ids)),
             max_completion_length=sampling.max_completion_length,
         )
 
-    def _general_decoder(self, prompt_ids, num_generations: int, sampling: SamplingParams) -> Decoder:
+    def _general_decoder(self, sampling: SamplingParams) -> Decoder:
         own = next(self.model.parameters()).dtype
         # accelerate's mixed precision wraps the model's forward.
         autocast = hasattr(self.model, "_original_forward")
@@ -166,3 +237,17 @@ class TorchEngine(RolloutEngine):
             raise ValueError(f"path='graph' does not work for this model: {reason}. Use path='auto'.")
         captures = next(self.model.parameters()).device.type == "cuda"
         return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)
+
+
+@dataclass
+class _ShortSession:
+    """Answers the first turn with one token, and ends after the second."""
+
+    prompt_ids: list[int]
+    token: int
+    row: dict[str, Any] = field(default_factory=dict)
+    turns: int = 0
+
+    def observe(self, ids: list[int], finish_reason: str) -> list[int] | None:
+        self.turns += 1
+        return [self.token] if self.turns == 1 else None

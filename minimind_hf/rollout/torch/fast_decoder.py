@@ -7,13 +7,15 @@ the rollout dtype on packed weights. The residual stream, norms, keys, values an
 one token per row their cost depends on their number, not on their size.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .fast_attention import Heads, RowAttention
+from .fast_runs import Run, RunAttention
 from .fast_weights import FastWeights
 from .key_values import KeyValues
 from .scheduler import Decoder
@@ -23,6 +25,18 @@ MAX_PREFILL_TOKENS = 4096
 # Takes a layer's number and the values of its new tokens (tokens, kv_heads, head_dim) in float32; their queries and
 # keys are in the `Heads`. Returns the attention output, (tokens, heads * head_dim).
 Attention = Callable[[int, Tensor], Tensor]
+
+
+@dataclass
+class _ParkedRow:
+    """A row that is not in the batch.
+
+    Attributes:
+        memory (`Tensor` of shape `(layers, 2, kv_heads, length, head_dim)`): Its own keys and values.
+    """
+
+    group: int
+    memory: Tensor
 
 
 class FastDecoder(Decoder):
@@ -60,14 +74,8 @@ class FastDecoder(Decoder):
         self.attention: RowAttention | None = None  # unset after a change of rows or groups
 
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
-        logits, chunk = [], []
-        for ids in prompt_ids:
-            if chunk and sum(map(len, chunk)) + len(ids) > MAX_PREFILL_TOKENS:
-                logits.append(self._prefill_chunk(chunk))
-                chunk = []
-            chunk.append(ids)
-        logits.append(self._prefill_chunk(chunk))
-        return torch.cat(logits)
+        chunks = _chunks([len(ids) for ids in prompt_ids])
+        return torch.cat([self._prefill_chunk(prompt_ids[chunk]) for chunk in chunks])
 
     def start_rows(self, groups: Sequence[int]) -> None:
         self.rows += groups
@@ -81,6 +89,42 @@ class FastDecoder(Decoder):
         self.rows = [self.rows[row] for row in rows]
         self.lengths = [self.lengths[row] for row in rows]
         self.attention = None
+
+    def park(self, rows: Sequence[int], excess: Sequence[int]) -> list[_ParkedRow]:
+        parked = []
+        for row, count in zip(rows, excess, strict=True):
+            own = self.completions.memory[:, :, row, :, : self.lengths[row] - count]
+            parked.append(_ParkedRow(self.rows[row], own.clone(memory_format=torch.contiguous_format)))
+        return parked
+
+    def extend(self, parked: Sequence[_ParkedRow], token_ids: Sequence[Sequence[int]]) -> Tensor:
+        first = len(self.rows)
+        self.rows += [row.group for row in parked]
+        self.lengths += [row.memory.shape[3] for row in parked]
+        self.completions.reserve(len(self.rows), max(self.lengths) + 1)
+        for number, row in enumerate(parked, start=first):
+            self.completions.memory[:, :, number, :, : row.memory.shape[3]] = row.memory
+        return self.run_behind(range(first, len(self.rows)), token_ids)
+
+    def run_behind(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]], last_only: bool = True) -> Tensor:
+        """Appends several tokens to each of some rows of the batch.
+
+        Args:
+            rows (`Sequence[int]`): Their numbers.
+            token_ids (`Sequence[Sequence[int]]`): At least one token for each.
+            last_only (`bool`): Return the logits behind the last token of each row, instead of those behind every one.
+
+        Returns:
+            `Tensor` of shape `(rows, vocab)` or `(tokens of all rows, vocab)`.
+        """
+        counts = [len(ids) for ids in token_ids]
+        longest = max(self.lengths[row] + count for row, count in zip(rows, counts, strict=True))
+        self.completions.reserve(len(self.rows), longest)
+        self.attention = None
+        logits = [self._run_chunk(rows[chunk], token_ids[chunk], last_only) for chunk in _chunks(counts)]
+        for row, count in zip(rows, counts, strict=True):
+            self.lengths[row] += count
+        return torch.cat(logits)
 
     def release(self, groups: Sequence[int]) -> None:
         for group in groups:
@@ -118,12 +162,9 @@ class FastDecoder(Decoder):
         self.prompt_lengths += lengths
         self.prompts.reserve(len(self.groups), max(lengths))
         self.attention = None
-        token_ids = torch.tensor([token for ids in prompt_ids for token in ids], device=self.device)
-        positions = torch.cat([torch.arange(length) for length in lengths]).to(self.device)
-        last = torch.tensor(lengths, device=self.device).cumsum(0) - 1
-
+        token_ids, last = self._joined(prompt_ids)
         heads = Heads(self.weights, len(token_ids))
-        heads.turns = self.turns[positions]
+        heads.turns = torch.cat([self.turns[:length] for length in lengths])
 
         def attend(number: int, values: Tensor) -> Tensor:
             outputs = []
@@ -139,6 +180,23 @@ class FastDecoder(Decoder):
             return torch.cat(outputs)
 
         return self._forward(token_ids, heads, attend, last)
+
+    def _run_chunk(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]], last_only: bool) -> Tensor:
+        slot_of_group = {group: slot for slot, group in enumerate(self.groups)}
+        runs = []
+        for row, ids in zip(rows, token_ids, strict=True):
+            slot = slot_of_group[self.rows[row]]
+            runs.append(Run(row, slot, self.prompt_lengths[slot], self.lengths[row], len(ids)))
+        joined, last = self._joined(token_ids)
+        heads = Heads(self.weights, len(joined))
+        heads.turns = torch.cat([self.turns[run.position : run.position + run.count] for run in runs])
+        attend = RunAttention(heads, self.prompts, self.completions, runs)
+        return self._forward(joined, heads, attend, last if last_only else None)
+
+    def _joined(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """All tokens of some sequences, one sequence after the other, and the places of the last of each."""
+        joined = torch.tensor([token for ids in token_ids for token in ids], device=self.device)
+        return joined, torch.tensor([len(ids) for ids in token_ids], device=self.device).cumsum(0) - 1
 
     def _causal_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attention inside one prompt, from `(heads, tokens, head_dim)` to `(tokens, width)`."""
@@ -171,6 +229,17 @@ def _turns(weights: FastWeights, length: int) -> Tensor:
     cos, sin = weights.rotary(torch.empty(0, device=weights.device), position_ids=positions)
     half = weights.head_dim // 2
     return torch.complex(cos[0, :, :half], sin[0, :, :half]).unsqueeze(1)
+
+
+def _chunks(counts: Sequence[int]) -> Iterator[slice]:
+    """Divides sequences into neighbors of at most `MAX_PREFILL_TOKENS` tokens together, or one that is longer."""
+    start = tokens = 0
+    for number, count in enumerate(counts):
+        if number > start and tokens + count > MAX_PREFILL_TOKENS:
+            yield slice(start, number)
+            start, tokens = number, 0
+        tokens += count
+    yield slice(start, len(counts))
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:

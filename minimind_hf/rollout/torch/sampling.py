@@ -4,10 +4,10 @@
 import torch
 from torch import Tensor
 
-from ..engine import SamplingParams
+from ..samples import SamplingParams
 
 
-def sample(logits: Tensor, sampling: SamplingParams, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, sampling: SamplingParams, uniforms: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Draws from `softmax(logits / temperature)` by inverting its cumulative sum.
 
     It needs one uniform number per row; `torch.multinomial` draws one exponential number per entry of the vocabulary,
@@ -16,7 +16,7 @@ def sample(logits: Tensor, sampling: SamplingParams, generator: torch.Generator)
 
     Args:
         logits (`Tensor` of shape `(rows, vocab)`): Of any floating dtype; computed in float32.
-        generator (`torch.Generator`): On the device of the logits.
+        uniforms (`Tensor` of shape `(rows,)`, *optional*): float64, at least 0 and below 1. Not needed if greedy.
 
     Returns:
         `tuple[Tensor, Tensor]`: Token ids and float32 log-probabilities, both of shape `(rows,)`.
@@ -27,7 +27,6 @@ def sample(logits: Tensor, sampling: SamplingParams, generator: torch.Generator)
         chosen = probabilities.argmax(dim=-1, keepdim=True)
     else:
         cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
-        total = cumulative[:, -1:]
-        uniform = torch.rand(total.shape, dtype=torch.float64, device=logits.device, generator=generator)
-        chosen = torch.searchsorted(cumulative, uniform * total, right=True).clamp_(max=logits.shape[-1] - 1)
+        target = uniforms.unsqueeze(1) * cumulative[:, -1:]
+        chosen = torch.searchsorted(cumulative, target, right=True).clamp_(max=logits.shape[-1] - 1)
     return chosen.squeeze(1), probabilities.gather(1, chosen).log_().squeeze(1)

@@ -2,17 +2,20 @@
 """Which completions are decoded when: the queue of prompts, the rows of the batch, and their results.
 
 A decoder knows only groups (prefilled prompts) and rows (running completions). The order of all its calls follows from
-the request alone, so that equal requests give equal completions.
+the request alone, and noise is a function of completion and position, so that equal requests give equal completions.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..engine import Rollout, SamplingParams
+from ..samples import Rollout, SamplingParams
+from .noise import Noise, stream
 from .sampling import sample
 
 
@@ -52,24 +55,65 @@ class Decoder(ABC):
     def reorder(self, rows: Sequence[int]) -> None:
         """Replaces row `i` by row `rows[i]`. Rows that are not listed are removed."""
 
+    def park(self, rows: Sequence[int], excess: Sequence[int]) -> list[Any]:
+        """Copies the keys and values of rows, which stay in the batch, so that they can go on later.
+
+        Args:
+            rows (`Sequence[int]`): Their numbers.
+            excess (`Sequence[int]`): How many of the last tokens of each do not belong to it.
+
+        Returns:
+            `list`: One state per row, for [`Decoder.extend`]; the groups of these rows must not be released.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot put rows aside, so it cannot play episodes.")
+
+    def extend(self, parked: Sequence[Any], token_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Appends rows that were put aside to the batch, each with tokens behind it.
+
+        Args:
+            parked (`Sequence`): States from [`Decoder.park`], one per row.
+            token_ids (`Sequence[Sequence[int]]`): At least one token for each, whose numbers may differ.
+
+        Returns:
+            `Tensor` of shape `(parked rows, vocab)`: The logits of the token after the last.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot put rows aside, so it cannot play episodes.")
+
     def release(self, groups: Sequence[int]) -> None:  # noqa: B027 - a decoder that keeps no groups has nothing to do
         """Forgets prompts that no row continues or will continue."""
 
 
 @dataclass
-class _Row:
-    """A running completion."""
+class Row:
+    """A running completion, or the running turn of an episode.
+
+    Attributes:
+        stream (`int`): Of its noise.
+        room (`int`): Most tokens of the turn.
+        before (`int`): Tokens of the completion before the turn.
+        excess (`int`): Tokens of the decoder behind the end of the turn, decoded before anybody looked.
+        finish_reason (`str`, *optional*): Set when the turn has ended.
+    """
 
     completion: int
-    group: int
+    stream: int
+    room: int
+    before: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    excess: int = 0
+    finish_reason: str | None = None
+
+    @property
+    def length(self) -> int:
+        return self.before + len(self.tokens)
 
 
 class Scheduler:
     """Runs one request on a decoder.
 
     Args:
+        group_sizes (`Sequence[int]`): Completions of each prompt.
         max_batch_rows (`int`): Completions decoded at a time.
         sync_every (`int`): Tokens decoded between two looks at them. Reading a token makes the host wait for the
             device. Above 1, rows that have ended are decoded for some more tokens, which are dropped.
@@ -79,7 +123,7 @@ class Scheduler:
         self,
         decoder: Decoder,
         prompt_ids: Sequence[Sequence[int]],
-        num_generations: int,
+        group_sizes: Sequence[int],
         sampling: SamplingParams,
         *,
         max_batch_rows: int,
@@ -88,69 +132,97 @@ class Scheduler:
     ):
         self.decoder = decoder
         self.prompt_ids = prompt_ids
-        self.num_generations = num_generations
         self.sampling = sampling
         self.max_batch_rows = max_batch_rows
         self.sync_every = sync_every
         self.weights_version = weights_version
-        self.generator = torch.Generator(device=decoder.device).manual_seed(sampling.seed)
-        self.num_completions = len(prompt_ids) * num_generations
-        self.rows: list[_Row] = []
+        self.noise = Noise(decoder.device)
+        self.noise_is_placed = False  # for the rows as they are now
+        self.group_of = [group for group, size in enumerate(group_sizes) for _ in range(size)]
+        self.ends = list(accumulate(group_sizes))  # of each group among the completions
+        self.num_completions = len(self.group_of)
+        self.rows: list[Row] = []
         self.started = 0  # completions start in order
+        self.prefilled = 0  # and so do groups
         self.first_logits: dict[int, Tensor] = {}  # of groups that have rows to start
-        self.running = [num_generations] * len(prompt_ids)  # completions of each group that have not ended
+        self.running = list(group_sizes)  # completions of each group that have not ended
+        self.done_groups: list[int] = []  # to be released
         self.rollouts: list[Rollout | None] = [None] * self.num_completions
 
     def run(self) -> list[Rollout]:
-        logits = self._start_rows()
+        logits = self._join()
         while self.rows:
             token_ids = self._decode(logits)
             alive = self._drop_ended()
             if len(alive) < len(token_ids):
                 token_ids = token_ids[torch.tensor(alive, dtype=torch.long, device=token_ids.device)]
             logits = self.decoder.step(token_ids) if self.rows else None
-            if (first := self._start_rows()) is not None:
-                logits = first if logits is None else torch.cat([logits, first])
+            if (joined := self._join()) is not None:
+                logits = joined if logits is None else torch.cat([logits, joined])
         return self.rollouts
 
+    def _join(self) -> Tensor | None:
+        """Fills the free rows and returns the logits of the rows that joined the batch."""
+        return self._start_rows()
+
     def _start_rows(self) -> Tensor | None:
-        """Fills the free rows and returns the logits of the new rows."""
         new = range(self.started, min(self.num_completions, self.started + self._free_rows()))
         if len(new) == 0:
             return None
-        groups = [completion // self.num_generations for completion in new]
+        groups = self.group_of[new.start : new.stop]
         self._prefill(groups[-1])
         self.decoder.start_rows(groups)
-        self.rows += [_Row(completion, group) for completion, group in zip(new, groups, strict=True)]
+        self._add([self._row(completion) for completion in new])
         self.started = new.stop
         logits = torch.stack([self.first_logits[group] for group in groups])
         for group in set(groups):
-            if (group + 1) * self.num_generations <= self.started:
+            if self.ends[group] <= self.started:
                 del self.first_logits[group]
         return logits
+
+    def _row(self, completion: int, before: int = 0) -> Row:
+        return Row(completion, stream(self.sampling.seed, completion), self._room(completion), before)
+
+    def _room(self, completion: int) -> int:
+        return self.sampling.max_completion_length
+
+    def _add(self, rows: list[Row]) -> None:
+        self.rows += rows
+        self.noise_is_placed = False
+
+    def _uniforms(self) -> Tensor | None:
+        if self.sampling.greedy:
+            return None
+        if not self.noise_is_placed:
+            self.noise.place((row.stream, row.length) for row in self.rows)
+            self.noise_is_placed = True
+        return self.noise.draw()
 
     def _free_rows(self) -> int:
         if self.decoder.can_refill:
             return self.max_batch_rows - len(self.rows)
-        groups = max(1, self.max_batch_rows // self.num_generations)
-        return 0 if self.rows else groups * self.num_generations
+        if self.rows or self.prefilled == len(self.ends):
+            return 0
+        most = self.started + self.max_batch_rows
+        whole_groups = [end for end in self.ends[self.prefilled :] if end <= most] or [self.ends[self.prefilled]]
+        return whole_groups[-1] - self.started
 
     def _prefill(self, last_group: int) -> None:
-        first_group = -(-self.started // self.num_generations)
-        if first_group <= last_group:
-            groups = range(first_group, last_group + 1)
+        groups = range(self.prefilled, last_group + 1)
+        if len(groups) > 0:
             logits = self.decoder.prefill([self.prompt_ids[group] for group in groups])
             self.first_logits |= dict(zip(groups, logits, strict=True))
+            self.prefilled = groups.stop
 
     def _decode(self, logits: Tensor) -> Tensor:
         """Draws the next tokens of all rows until the next look, and returns the last ones."""
-        longest = max(len(row.tokens) for row in self.rows)
+        longest = max(row.length for row in self.rows)
         count = min(self.sync_every, self.sampling.max_completion_length - longest)
         tokens, logprobs = [], []
         for number in range(count):
             if number > 0:
                 logits = self.decoder.step(tokens[-1])
-            token_ids, token_logprobs = sample(logits, self.sampling, self.generator)
+            token_ids, token_logprobs = sample(logits, self.sampling, self._uniforms())
             tokens.append(token_ids)
             logprobs.append(token_logprobs)
         self._record(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist())
@@ -158,34 +230,49 @@ class Scheduler:
 
     def _record(self, tokens: list[list[int]], logprobs: list[list[float]]) -> None:
         for row, ids, logps in zip(self.rows, tokens, logprobs, strict=True):
-            for token, logp in zip(ids, logps, strict=True):
+            for number, (token, logp) in enumerate(zip(ids, logps, strict=True), start=1):
                 row.tokens.append(token)
                 row.logprobs.append(logp)
                 if token in self.sampling.eos_token_ids:
-                    break
+                    row.finish_reason = "stop"
+                elif len(row.tokens) == row.room:
+                    row.finish_reason = "length"
+                else:
+                    continue
+                row.excess = len(ids) - number
+                break
 
     def _drop_ended(self) -> list[int]:
         """Removes ended rows from the batch and returns the remaining rows in their new order."""
-        ended = []
-        for number, row in enumerate(self.rows):
-            stopped = self._has_stopped(row)
-            if stopped or len(row.tokens) == self.sampling.max_completion_length:
-                ended.append(number)
-                self.rollouts[row.completion] = Rollout(
-                    row.tokens, row.logprobs, "stop" if stopped else "length", weights_version=self.weights_version
-                )
-                self.running[row.group] -= 1
+        ended = [number for number, row in enumerate(self.rows) if row.finish_reason is not None]
         if not ended:
             return list(range(len(self.rows)))
+        self._take_ended(ended)
         alive = _without(len(self.rows), ended)
-        groups = {self.rows[number].group for number in ended}
         self.rows = [self.rows[number] for number in alive]
         self.decoder.reorder(alive)
-        self.decoder.release(sorted(group for group in groups if self.running[group] == 0))
+        self.noise_is_placed = False
+        self._release_groups()
         return alive
 
-    def _has_stopped(self, row: _Row) -> bool:
-        return row.tokens[-1] in self.sampling.eos_token_ids
+    def _take_ended(self, ended: list[int]) -> None:
+        """Takes what rows have drawn, before they leave the batch."""
+        for number in ended:
+            row = self.rows[number]
+            version = self.weights_version
+            self._finish(row.completion, Rollout(row.tokens, row.logprobs, row.finish_reason, weights_version=version))
+
+    def _finish(self, completion: int, rollout: Rollout) -> None:
+        self.rollouts[completion] = rollout
+        group = self.group_of[completion]
+        self.running[group] -= 1
+        if self.running[group] == 0:
+            self.done_groups.append(group)
+
+    def _release_groups(self) -> None:
+        if self.done_groups:
+            self.decoder.release(sorted(self.done_groups))
+            self.done_groups = []
 
 
 def _without(count: int, gone: list[int]) -> list[int]:

@@ -19,6 +19,7 @@ from transformers.cache_utils import StaticLayer
 from ...forward.introspection import unwrap
 from ...forward.shared_prompt import ATTENTION_NAME
 from .cache_decoder import CacheDecoder
+from .parked_cache import CachedRows
 
 # Attention that takes a mask with a column for every slot; the last is sdpa outside the training forward.
 MASKED_ATTENTION = ("sdpa", "eager", ATTENTION_NAME)
@@ -62,10 +63,14 @@ class StaticDecoder(CacheDecoder):
         self.num_rows = 0
 
     def start_rows(self, groups: Sequence[int]) -> None:
+        self._fill([group - self.first_group for group in groups])
+
+    def _fill(self, rows: Sequence[int]) -> None:
+        """Begins a batch whose row `i` is row `rows[i]` of the growing cache."""
         prompts = self.cache.layers
         prompt_length = self.mask.shape[1]
-        self.num_rows = len(groups)
-        index = self._bucket([group - self.first_group for group in groups])
+        self.num_rows = len(rows)
+        index = self._bucket(rows)
         bias = torch.zeros(self.mask.shape, dtype=self.dtype, device=self.device)
         bias.masked_fill_(self.mask == 0, torch.finfo(self.dtype).min)
         hidden = bias.new_full((len(index), self.max_completion_length), torch.finfo(self.dtype).min)
@@ -80,6 +85,7 @@ class StaticDecoder(CacheDecoder):
     def reorder(self, rows: Sequence[int]) -> None:
         self.num_rows = len(rows)
         if self.num_rows == 0:
+            self.cache = self.mask = None
             return
         index = self._bucket(rows)
         tensors = [self.bias, self.positions]
@@ -98,6 +104,16 @@ class StaticDecoder(CacheDecoder):
         self.token_ids[: self.num_rows, 0] = token_ids
         self.logits = self._next_step()
         return self.logits[: self.num_rows].clone()  # the next replay overwrites it
+
+    def _cached_rows(self) -> CachedRows:
+        used = int(self.cache.layers[0].cumulative_length)
+        rows, columns = slice(self.num_rows), slice(used)
+        layers = [(layer.keys[rows, :, columns], layer.values[rows, :, columns]) for layer in self.cache.layers]
+        return CachedRows(layers, (self.bias[rows, 0, 0, columns] == 0).long())
+
+    def _take_rows(self, rows: CachedRows) -> None:
+        super()._take_rows(rows)
+        self._fill(range(len(rows.mask)))
 
     def _bucket(self, rows: Sequence[int]) -> Tensor:
         """The rows, and copies of the first that fill the bucket."""

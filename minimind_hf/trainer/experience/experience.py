@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ...agent import Episode
+from ...algorithms import spread_over_turns
 from ...rollout import Rollout
 from ..metrics import Metrics
 from .micro_batch import MicroBatch, select_rows
@@ -31,15 +33,19 @@ class Experience:
 
     # Step 1: rollout
     rollouts: list[Rollout] = field(default_factory=list)  # N
+    episodes: list[Episode] | None = None  # N, of runs with tools or environments
+    given_prompts: list[dict] | None = None  # N, of runs with a rollout_func
 
     # Step 2: score
-    completions: list = field(default_factory=list)  # N texts, or conversations with one message
+    completions: list = field(default_factory=list)  # N texts or conversations
     signals: Tensor | None = None  # (N, F): the rewards of each reward function; NaN where it does not apply
     rewards: Tensor | None = None  # (N,): weighted sums; NaN for completions left out of their group
+    turn_rewards: list[list[float]] | None = None  # N: weighted sums by turn, if there are rewards of turns
     notes: dict[str, list] = field(default_factory=dict)  # columns added to the completion log by reward functions
 
     # Step 3: advantages
     advantages: Tensor | None = None  # (N,)
+    turn_advantages: Tensor | None = None  # (N, T): by turn, if there are rewards of turns (GRPO)
     tokens: MicroBatch | None = None  # all N with per-token data, for algorithms with per-token advantages
 
     @property
@@ -58,25 +64,66 @@ class Experience:
             prompts=self.prompts[: rows // self.num_generations],
             num_stand_ins=0,
             rollouts=self.rollouts[:rows],
+            episodes=None if self.episodes is None else self.episodes[:rows],
+            given_prompts=None if self.given_prompts is None else self.given_prompts[:rows],
             completions=self.completions[:rows],
             signals=None if self.signals is None else self.signals[:rows],
             rewards=None if self.rewards is None else self.rewards[:rows],
+            turn_rewards=None if self.turn_rewards is None else self.turn_rewards[:rows],
             advantages=None if self.advantages is None else self.advantages[:rows],
+            turn_advantages=None if self.turn_advantages is None else self.turn_advantages[:rows],
             tokens=None if self.tokens is None else select_rows(self.tokens, range(rows)),
         )
 
     def prompt_of(self, index: int) -> dict:
-        """Returns the prompt that completion `index` answers."""
-        return self.prompts[index // self.num_generations]
+        """Returns the prompt that completion `index` answers, as an environment or a rollout_func left it."""
+        if self.episodes is not None:
+            return self.episodes[index].prompt
+        return self.prompts[index // self.num_generations] if self.given_prompts is None else self.given_prompts[index]
 
     @property
     def prompt_ids(self) -> list[list[int]]:
         return [prompt["prompt_ids"] for prompt in self.prompts]
 
     @property
+    def policy_ids(self) -> list[list[int]]:
+        """The tokens of each completion that the policy sampled."""
+        return [
+            [token for token, own in zip(rollout.completion_ids, _own_mask(rollout), strict=True) if own]
+            for rollout in self.rollouts
+        ]
+
+    @property
     def lengths(self) -> Tensor:
-        """Number of tokens of each completion, `(N,)`."""
-        return torch.tensor([len(rollout.completion_ids) for rollout in self.rollouts])
+        """Number of the policy's tokens in each completion, `(N,)`."""
+        return torch.tensor([sum(_own_mask(rollout)) for rollout in self.rollouts])
+
+    @property
+    def num_turns(self) -> list[int]:
+        """Turns of the policy in each completion, N."""
+        return [len(rollout.turns) for rollout in self.rollouts]
+
+    @property
+    def rewards_by_turn(self) -> list[list[float]]:
+        """`turn_rewards`; if there are none, the rewards on the last turn of each completion."""
+        if self.turn_rewards is not None:
+            return self.turn_rewards
+        return [
+            [0.0] * (turns - 1) + [reward] if turns else []
+            for turns, reward in zip(self.num_turns, self.rewards.tolist(), strict=True)
+        ]
+
+    @property
+    def rewards_to_place(self) -> Tensor:
+        """The rewards of completions, `(N,)`, or of turns, `(N, T)`, padded with 0, if those have rewards."""
+        if self.turn_rewards is None:
+            return self.rewards
+        rows = [torch.tensor(row, dtype=self.rewards.dtype) for row in self.turn_rewards]
+        return pad_sequence(rows, batch_first=True).to(self.rewards.device)
+
+    def own_masks(self, part: slice = slice(None)) -> Tensor:
+        """1 for the tokens of some completions that the policy sampled, `(rows, longest of these)`."""
+        return pad_sequence([torch.tensor(_own_mask(each)) for each in self.rollouts[part]], batch_first=True)
 
     @property
     def truncated(self) -> Tensor:
@@ -93,6 +140,8 @@ class Experience:
         self.completions = [*self.completions, *[""] * missing]
         self.signals = _with_nan_rows(self.signals, missing)
         self.rewards = _with_nan_rows(self.rewards, missing)
+        if self.turn_rewards is not None:
+            self.turn_rewards = [*self.turn_rewards, *[[]] * missing]
 
 
 def _with_nan_rows(values: Tensor, count: int) -> Tensor:
@@ -105,14 +154,19 @@ def joined(experiences: Sequence[Experience]) -> Experience:
     The columns that reward functions added to the completion log are dropped.
     """
     first, last = experiences[0], experiences[-1]
+    with_turns = any(part.turn_rewards is not None for part in experiences)
+    with_episodes, with_given = first.episodes is not None, first.given_prompts is not None
     return replace(
         first,
         prompts=[prompt for part in experiences for prompt in part.prompts],
         num_stand_ins=last.num_stand_ins,
         rollouts=[rollout for part in experiences for rollout in part.rollouts],
+        episodes=[episode for part in experiences for episode in part.episodes] if with_episodes else None,
+        given_prompts=[prompt for part in experiences for prompt in part.given_prompts] if with_given else None,
         completions=[completion for part in experiences for completion in part.completions],
         signals=torch.cat([part.signals for part in experiences]),
         rewards=torch.cat([part.rewards for part in experiences]),
+        turn_rewards=[row for part in experiences for row in part.rewards_by_turn] if with_turns else None,
         notes={},
     )
 
@@ -139,22 +193,45 @@ def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, devi
     rollouts = experience.rollouts[part]
     indices = range(len(experience.rollouts))[part]
     prompts = [experience.prompt_of(index) for index in indices]
-    masks = [torch.tensor(_loss_mask(rollout, mask_truncated)) for rollout in rollouts]
+    masks = [_loss_mask(rollout, mask_truncated) for rollout in rollouts]
     old_logps = [torch.tensor(rollout.logprobs, dtype=torch.float32) for rollout in rollouts]
     return MicroBatch(
         prompt_ids=[prompt["prompt_ids"] for prompt in prompts],
         completion_ids=[rollout.completion_ids for rollout in rollouts],
-        group_ids=[index // experience.num_generations for index in indices],
+        group_ids=_group_ids(experience, indices),
         device=device,
+        scored=None if all(map(all, masks)) else masks,
         rows=[prompt["index"] for prompt in prompts],
         sampled_at=experience.step,
-        loss_mask=pad_sequence(masks, batch_first=True).to(device),
+        loss_mask=pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True).to(device),
         old_logps=pad_sequence(old_logps, batch_first=True).to(device),
-        advantages=None if experience.advantages is None else experience.advantages[part].to(device),
+        advantages=_advantages(experience, part, device),
     )
+
+
+def _group_ids(experience: Experience, indices: range) -> list[int]:
+    """An id for each prompt; the environments of a group may have made different prompts of one."""
+    if experience.episodes is None:
+        return [index // experience.num_generations for index in indices]
+    keys = [
+        (index // experience.num_generations, tuple(experience.prompt_of(index)["prompt_ids"])) for index in indices
+    ]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] for key in keys]
+
+
+def _advantages(experience: Experience, part: slice, device: torch.device) -> Tensor | None:
+    """Those of some completions, `(rows,)`, or of their tokens where turns have their own, `(rows, C)`."""
+    if experience.turn_advantages is None:
+        return None if experience.advantages is None else experience.advantages[part].to(device)
+    return spread_over_turns(experience.turn_advantages[part].to(device), experience.own_masks(part).to(device))
 
 
 def _loss_mask(rollout: Rollout, mask_truncated: bool) -> list[int]:
     if mask_truncated and rollout.is_truncated:
         return [0] * len(rollout.completion_ids)
+    return _own_mask(rollout)
+
+
+def _own_mask(rollout: Rollout) -> list[int]:
     return rollout.loss_mask or [1] * len(rollout.completion_ids)

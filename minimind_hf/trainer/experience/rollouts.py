@@ -2,15 +2,27 @@
 """The trainer's side of a rollout engine: when it gets weights, and which results are refused."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from transformers import PreTrainedModel
 
+from ...agent import Agent
 from ...data import PromptDataset
-from ...rollout import Rollout, RolloutEngine, SamplingParams, check_engine, check_rollouts, shares_weights
+from ...rollout import (
+    Rollout,
+    RolloutEngine,
+    SamplingParams,
+    check_engine,
+    check_episodes,
+    check_rollouts,
+    play_in_rounds,
+    shares_weights,
+)
 from ...rollout.agreement import failing_together
 from ..models.weights import check_finite
 from ..settings.base import RLConfig
 from .experience import Experience
+from .rollout_function import RolloutFunction, call_rollout_function
 
 
 class Rollouts:
@@ -22,6 +34,8 @@ class Rollouts:
         vocab_size (`int`): Number of ids that the policy embeds.
         eos_token_ids (`tuple[int, ...]`): Ids that end a completion.
         context (`int`, *optional*): Maximum number of tokens of prompt and completion together.
+        agent ([`Agent`], *optional*): Tools and environments, if completions are episodes.
+        function (`Callable`, *optional*): trl's `rollout_func`, bound to its trainer, in place of the engine.
 
     Raises:
         TypeError: If the engine lacks a method.
@@ -35,6 +49,8 @@ class Rollouts:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         context: int | None = None,
+        agent: Agent | None = None,
+        function: RolloutFunction | None = None,
     ):
         check_engine(engine)
         if shares_weights(engine) and args.sync_every > 1:
@@ -44,6 +60,7 @@ class Rollouts:
             )
         self.engine, self._args = engine, args
         self._vocab_size, self.eos_token_ids, self._context = vocab_size, eos_token_ids, context
+        self._agent, self._function = agent, function
         self._until_sync = 0
         self._weights_are_due = True
 
@@ -52,6 +69,9 @@ class Rollouts:
         check = getattr(self.engine, "check_ready", None)
         if check is not None:
             check(policy, self._args.max_prompt_length, self._args.max_completion_length)
+        check = getattr(self.engine, "check_sessions", None)
+        if self._agent is not None and check is not None:
+            check(policy)
 
     def check_prompts(self, **sets: PromptDataset | dict[str, PromptDataset] | None) -> None:
         """Refuses prompts that leave no room in the model's context for a completion, before any time is spent.
@@ -100,12 +120,35 @@ class Rollouts:
         if self._weights_are_due or shares_weights(self.engine):
             self.engine.sync_weights(policy, experience.step)
             self._weights_are_due = False
-        args, prompt_ids, num_generations = self._args, experience.prompt_ids, experience.num_generations
-        sampling = SamplingParams(args.max_completion_length, args.temperature, self.eos_token_ids, experience.seed)
-        rollouts = self.engine.generate(prompt_ids, num_generations, sampling)
-        expected = len(prompt_ids) * num_generations
+        args, num_generations = self._args, experience.num_generations
+        sampling = SamplingParams(
+            args.max_completion_length,
+            args.temperature,
+            self.eos_token_ids,
+            experience.seed,
+            max_turn_length=args.max_turn_length,
+        )
+        if self._agent is not None:
+            return self._play(experience, sampling)
+        if self._function is not None:
+            function, ends = self._function, self.eos_token_ids
+            rollouts, experience.given_prompts = call_rollout_function(function, experience, ends)
+        else:
+            rollouts = self.engine.generate(experience.prompt_ids, num_generations, sampling)
+        expected = len(experience.prompts) * num_generations
         check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length)
-        self._check_lengths(prompt_ids, rollouts, num_generations)
+        self._check_lengths(experience, rollouts)
+        return rollouts
+
+    def _play(self, experience: Experience, sampling: SamplingParams) -> list[Rollout]:
+        episodes = self._agent.start(experience.prompts, experience.num_generations, experience.seed)
+        self._check_context([episode.prompt_ids for episode in episodes])  # environments may have added to prompts
+        experience.episodes = episodes
+        self.engine.tool_workers = self._args.tool_workers
+        converse = getattr(self.engine, "converse", None) or partial(play_in_rounds, self.engine)
+        rollouts = converse(episodes, sampling)
+        check_episodes(rollouts, len(episodes), self._vocab_size, self.engine, sampling)
+        self._check_lengths(experience, rollouts)
         return rollouts
 
     def _check_context(self, prompt_ids: Sequence[list[int]]) -> None:
@@ -126,10 +169,10 @@ class Rollouts:
             f"fit into the model's context of {self._context} tokens (max_position_embeddings). {remedy}"
         )
 
-    def _check_lengths(self, prompt_ids: Sequence[list[int]], rollouts: list[Rollout], num_generations: int) -> None:
+    def _check_lengths(self, experience: Experience, rollouts: list[Rollout]) -> None:
         """Refuses completions that tool responses have made longer than the model's context."""
         for index, rollout in enumerate(rollouts):
-            prompt, completion = len(prompt_ids[index // num_generations]), len(rollout.completion_ids)
+            prompt, completion = len(experience.prompt_of(index)["prompt_ids"]), len(rollout.completion_ids)
             if self._context is not None and prompt + completion > self._context:
                 raise ValueError(
                     f"Rollout engine {type(self.engine).__name__} returned a bad completion at index {index}: its "

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks between reward functions and a trainer: the required columns, and finite sums."""
+"""Between reward functions and a trainer: the required columns, the sums of rewards, and their sizes."""
+
+import math
 
 import torch
 from torch import Tensor
 
+from ...algorithms import total_rewards
 from ...data import PromptDataset
 from ...rewards import RewardError, RewardScorer
 from ...rewards.columns import TRAINER_ARGUMENTS
+from ...rewards.signals import Signals
+from .experience import Experience
 
 
 def check_reward_columns(scorer: RewardScorer, *prompts: PromptDataset | dict[str, PromptDataset] | None) -> None:
@@ -19,6 +24,29 @@ def check_reward_columns(scorer: RewardScorer, *prompts: PromptDataset | dict[st
         for part in some.values() if isinstance(some, dict) else [some]:
             if part is not None:
                 scorer.check_columns(part.columns, TRAINER_ARGUMENTS)
+
+
+def total_by_turn(
+    experience: Experience, signals: Signals, scorer: RewardScorer
+) -> tuple[Tensor, list[list[float]] | None]:
+    """Adds up the rewards of completions, by their weights.
+
+    Args:
+        experience ([`Experience`]): N completions, prompt-major, without stand-ins.
+        signals ([`Signals`]): What the functions said of them.
+        scorer ([`RewardScorer`]): The functions.
+
+    Returns:
+        `(rewards, turn_rewards)`: The sums, `(N,)`, NaN for completions that [`total_rewards`] leaves out; and if
+        there are rewards of turns, their sums by turn, where the reward of a whole completion counts for its last
+        turn, NaN if it is left out.
+    """
+    rewards = total_rewards(signals.values, scorer.weights, experience.num_generations)
+    if not signals.by_turn:
+        return rewards, None
+    totals = signals.turn_totals(scorer.weights.tolist(), experience.num_turns)
+    left_out = rewards.isnan().tolist()
+    return rewards, [[math.nan] * len(row) if out else row for row, out in zip(totals, left_out, strict=True)]
 
 
 LARGEST_SQUARED = 1e18  # squared rewards, summed over a batch, must be finite in float32

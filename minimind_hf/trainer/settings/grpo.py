@@ -17,6 +17,7 @@ from ...algorithms import (
     LossSettings,
     Objective,
     resolve_loss_type,
+    turn_advantages,
 )
 from ...bounds import Bounds, Count, NotNegative, Positive, Share
 from .algorithms import advantage_of, level_notices, objective_of
@@ -129,6 +130,8 @@ class GRPOConfig(RLConfig):
         self._check_token_choice()
         self._check_reference()
         self._check_advantages()
+        if self.turn_discount < 1:
+            self.check_turns()
         say_without_effect(self)
 
     def _check_loss(self) -> None:
@@ -191,6 +194,25 @@ class GRPOConfig(RLConfig):
                 f"advantage_estimator is {self.advantage_estimator!r}. Leave one of them at its default."
             )
 
+    def check_turns(self) -> None:
+        """Refuses settings that do not compare turns, when turns have to be compared.
+
+        Raises:
+            ValueError: Naming the setting.
+        """
+        if self.multi_objective_aggregation == "normalize_then_sum":
+            raise ValueError(
+                "multi_objective_aggregation='normalize_then_sum' compares rewards of whole completions, but turns "
+                f"have rewards of their own, or turn_discount ({self.turn_discount}) is below 1. Set it to "
+                "'sum_then_normalize'."
+            )
+        if self.advantage_estimator not in ("group", "rloo"):
+            raise ValueError(
+                f"advantage_estimator={self.advantage_estimator!r} compares rewards of whole completions, but turns "
+                f"have rewards of their own, or turn_discount ({self.turn_discount}) is below 1. Set 'group' "
+                "or 'rloo'."
+            )
+
     def _check_token_choice(self) -> None:
         if self.top_entropy_quantile < 1 and self.max_tokens_per_microbatch is not None:
             raise ValueError(
@@ -236,6 +258,10 @@ class GRPOConfig(RLConfig):
         advantage = advantage_of(self.advantage_estimator)
         scale = (self.scale_rewards,) if advantage.scales else ()
         return advantage.estimate(rewards, num_generations, *scale)
+
+    def estimate_turn_advantages(self, rewards: Tensor, lengths: Tensor, num_generations: int) -> Tensor:
+        """The advantages of turns, `(N, T)`: leave-one-out, at the scale of these settings."""
+        return turn_advantages(rewards, lengths, num_generations, self.turn_discount, self.scale_rewards)
 
     def loss_settings(self) -> LossSettings:
         """What [`policy_loss`] takes from here."""

@@ -55,6 +55,11 @@ class PPOConfig(RLConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.turn_discount < 1:
+            raise ValueError(
+                f"turn_discount ({self.turn_discount}) discounts the turns of GRPO. PPO discounts later rewards token "
+                "by token: set gamma, and leave turn_discount at 1.0."
+            )
         if self.early_stop_kl is not None and self.fp16:
             raise ValueError(
                 f"fp16=True with early_stop_kl ({self.early_stop_kl}): the gradient scaler of fp16 cannot pass "

@@ -136,26 +136,3 @@ def refuse_unsupported(config: Any) -> None:
                 f"{name}={value!r} is a setting of trl that is not supported here. {what_instead(name)} "
                 f"Leave {name} out (trl's default, {default!r}, is accepted)."
             )
-
-
-UNSUPPORTED_OBJECTS = {
-    "tools": "Turns with tools belong in a rollout engine: pass rollout_engine, an object that marks the tokens of a "
-    "tool's answer in Rollout.loss_mask.",
-    "rollout_func": "Pass rollout_engine instead, an object with generate() and sync_weights().",
-    "environment_factory": "An environment belongs in a rollout engine: pass rollout_engine, an object with "
-    "generate() and sync_weights().",
-}
-"""Arguments of trl's GRPOTrainer that have no counterpart, and what to pass instead."""
-
-
-def refuse_objects(**given: Any) -> None:
-    """Refuses arguments of trl's trainer that would otherwise be left without effect.
-
-    Raises:
-        ValueError: If one of them is given.
-    """
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{name} is an argument of trl's GRPOTrainer that is not supported here. {UNSUPPORTED_OBJECTS[name]}"
-            )

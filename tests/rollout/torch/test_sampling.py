@@ -9,7 +9,8 @@ from minimind_hf.rollout.torch.sampling import sample
 
 def draw(logits, temperature=1.0, seed=0, greedy=False):
     params = SamplingParams(1, temperature, (), greedy=greedy)
-    return sample(logits, params, torch.Generator().manual_seed(seed))
+    uniforms = torch.rand(len(logits), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return sample(logits, params, uniforms)
 
 
 def test_frequencies_are_the_probabilities():

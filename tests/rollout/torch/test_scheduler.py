@@ -52,7 +52,8 @@ class CountingDecoder(Decoder):
 def run(decoder, starts, num_generations=1, longest=40, **options):
     sampling = SamplingParams(longest, 1.0, (EOS,), greedy=True)
     options = {"max_batch_rows": 100} | options
-    return Scheduler(decoder, [[start] for start in starts], num_generations, sampling, **options).run()
+    sizes = [num_generations] * len(starts)
+    return Scheduler(decoder, [[start] for start in starts], sizes, sampling, **options).run()
 
 
 STARTS = (5, 1, 9, 30, 2, 2, 17, 8, 1, 3)
