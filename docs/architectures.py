@@ -117,7 +117,7 @@ def rollout_path(model) -> str:
 
 
 def _trainer(model):
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
     from tiny import QUIET, make_tokenizer, share_of_a
 
     from minimind_hf import GRPOConfig, GRPOTrainer

@@ -112,7 +112,7 @@ def trl_table() -> str:
             "### Supported, with trl's meaning",
             _table(("field", "trl's default", "default here", "remark"), supported),
             "### Accepted without effect",
-            "They change no number here; a value other than trl's default is said once at the start.",
+            "They change no number here; a value other than trl's default is reported once at the start.",
             _table(("field", "why"), accepted),
             "### Refused by name",
             "trl's own default is accepted, so that files that set it explicitly work; any other value is an error.",

@@ -33,14 +33,15 @@ class _Guarded:
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._guard = StepGuard(self.accelerator, lambda: False, self._stop, judges_gradients=not self.args.fp16)
+        self._guard = StepGuard(self.accelerator, lambda: False, self._judge, judges_gradients=not self.args.fp16)
         self.add_callback(self._guard)
 
-    def _stop(self, found: str) -> None:
-        raise NotFiniteError(
-            f"step {self.state.global_step + 1}: {found}; {what_remains(Path(self.args.output_dir))}. Try: lower "
-            "learning_rate; or use bf16 instead of fp16; or check that the weights to start from are finite."
-        )
+    def _judge(self, not_finite: str | None, k3: float) -> None:
+        if not_finite is not None:
+            raise NotFiniteError(
+                f"step {self.state.global_step + 1}: {not_finite}; {what_remains(Path(self.args.output_dir))}. Try: "
+                "lower learning_rate; or use bf16 instead of fp16; or check that the weights to start from are finite."
+            )
 
     # Updates
 

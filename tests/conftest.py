@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every part of the suite may use."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -34,6 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no worker is left alone with it at the end."""
     items.sort(key=lambda item: item.path.name not in SEVERAL_PROCESSES and not item.get_closest_marker("slow"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Every run of a trainer collects garbage, and would look at all modules' objects again: half of a tiny run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,13 +2,14 @@
 """What tests start ends with the code that they expect, or is killed with all that it started."""
 
 import importlib.util
+import multiprocessing
 import os
 import sys
 import time
 
 import psutil
 import pytest
-from launching import Running, environment, launch
+from launching import Running, environment, launch, launch_forked
 from naming import assert_names, raises_naming
 
 # Starts another process in a session of its own, as launchers do, and leaves its id
@@ -68,3 +69,48 @@ def test_a_log_gets_both_streams(tmp_path):
     assert running.process.wait(60) == 1 and not running.is_running
     assert (tmp_path / "log").read_text() == "yes\nend\n"
     assert "SET" not in os.environ
+
+
+# A worker of two processes: each leaves what it sees, then one of them does as it is told
+FORKED = """
+import os, sys, time
+import minimind_hf, torch
+
+def main(folder, doing):
+    assert sys.modules["minimind_hf.trainer.grpo"]
+    rank = os.environ["RANK"]
+    seen = [os.environ["WORLD_SIZE"], torch.get_num_threads(), minimind_hf.__file__]
+    (folder / rank).write_text(" ".join(map(str, seen)))
+    if rank == "1":
+        {"end": int, "fail": {}.__getitem__, "hang": lambda _: time.sleep(600)}[doing](3)
+"""
+
+
+@pytest.fixture
+def forked(tmp_path, monkeypatch):
+    (tmp_path / "forked_worker.py").write_text(FORKED)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(doing, **options):
+        launch_forked("forked_worker", tmp_path, doing, processes=2, **options)
+        return [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
+
+    return run
+
+
+def test_forks_have_one_thread_and_this_package(forked):
+    assert forked("end") == [["2", "1", importlib.util.find_spec("minimind_hf").origin]] * 2
+
+
+def test_each_fork_must_end_with_the_expected_code(forked):
+    with pytest.raises(AssertionError) as raised:
+        forked("fail")
+    assert_names(str(raised.value), "forked_worker", "[0, 1]", "KeyError: 3")
+    with pytest.raises(AssertionError):
+        forked("fail", expected=1)
+
+
+def test_forks_that_hang_are_killed(forked):
+    with raises_naming(TimeoutError, 1, 2, "forked_worker", "5 s"):
+        forked("hang", timeout=5)
+    assert not multiprocessing.active_children()

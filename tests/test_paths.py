@@ -2,7 +2,6 @@
 """A model folder that lacks something is refused by what it lacks, wherever a model is loaded from a folder."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from tiny import QUIET, make_llama, make_policy, make_prompts, make_tokenizer, s
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from minimind_hf.inference import load_for_inference
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
 
 
 def saved(folder: Path, model=None) -> Path:

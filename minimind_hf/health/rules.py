@@ -256,8 +256,8 @@ RULES: tuple[Rule, ...] = (
         checks.engine_mismatch,
         f"the mean sampling/k3 of {LIMITS.few} logs is above {LIMITS.engine_k3:g}",
         "The engine does not sample from the model that is being trained: the model has dropout, which only the "
-        "update applies (said before the first step), its weights are stale, or its precision, chat template or "
-        "position encoding differs.",
+        "update applies (the trainer warns of this before it starts), its weights are stale, or its precision, chat "
+        "template or position encoding differs.",
         (
             "set disable_dropout=True if the model or its adapters (lora_dropout) have dropout",
             "sync the weights before every rollout (sync_every=1)",

@@ -9,12 +9,13 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from .record import RunRecord
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import: not before there is a run to draw
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLOURS = ("#1f4e9e", "#c0392b", "#1e7d45", "#7b3fa0", "#b06d00", "#3d3d3d", "#0b7d8c", "#a3195b")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)), (0, (7, 2)))
@@ -168,7 +169,7 @@ def figure_of(
     title: str | None = None,
     size: tuple[float, float] = (5.0, 2.8),
     letters: float = 9,
-) -> Figure:
+) -> "Figure":
     """Draws a chart.
 
     Args:
@@ -181,6 +182,8 @@ def figure_of(
     Returns:
         `Figure`: A figure that can be saved in any format.
     """
+    from matplotlib.figure import Figure
+
     names = chart.found_in(run)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
@@ -199,7 +202,7 @@ def figure_of(
     return figure
 
 
-def _add_legend(axes: Axes, letters: float) -> None:
+def _add_legend(axes: "Axes", letters: float) -> None:
     entries = len(axes.get_legend_handles_labels()[0])
     columns = min(entries, round(_LEGEND_COLUMNS_PER_INCH * axes.figure.get_figwidth()))
     legend = axes.figure.legend(fontsize=letters, frameon=False, loc="outside upper center", ncols=columns)
@@ -207,7 +210,7 @@ def _add_legend(axes: Axes, letters: float) -> None:
         text.set_parse_math(False)  # a name may contain dollar signs
 
 
-def _lines(axes: Axes, chart: Chart, run: RunRecord, names: list[str]) -> None:
+def _lines(axes: "Axes", chart: Chart, run: RunRecord, names: list[str]) -> None:
     for index, name in enumerate(names):
         points = run.series(name)
         is_faint = chart.smoothed and index == 0
@@ -239,7 +242,7 @@ def running_mean(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _stack(axes: Axes, chart: Chart, run: RunRecord, names: list[str]) -> None:
+def _stack(axes: "Axes", chart: Chart, run: RunRecord, names: list[str]) -> None:
     columns = {name: run.series(name) for name in names}
     steps = sorted({step for points in columns.values() for step in points})
     heights = [[points.get(step, 0.0) for step in steps] for points in columns.values()]
@@ -254,7 +257,7 @@ def _stack(axes: Axes, chart: Chart, run: RunRecord, names: list[str]) -> None:
     _cut_outliers(axes, steps, [sum(column) for column in zip(*heights, strict=True)], chart.unit)
 
 
-def _cut_outliers(axes: Axes, steps: list[float], values: list[float], unit: str) -> None:
+def _cut_outliers(axes: "Axes", steps: list[float], values: list[float], unit: str) -> None:
     """Cuts the axis where a few high values would flatten all others, and says how high they are."""
     usual = sorted(values)[int(0.9 * (len(values) - 1))]
     highest = max(values)
@@ -269,8 +272,10 @@ def _cut_outliers(axes: Axes, steps: list[float], values: list[float], unit: str
     )
 
 
-def _svg(figure: Figure, salt: str) -> str:
+def _svg(figure: "Figure", salt: str) -> str:
     """The figure as an element of a page: text as text, ids unique to the chart, no XML preamble."""
+    import matplotlib
+
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif"}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..atomic import whole_file
+from .charts import charts_of, draw
 from .record import RunRecord, read_run
 
 REPORT_FILE = "report.html"
@@ -93,8 +94,6 @@ def _cards(run: RunRecord) -> Iterator[dict[str, str]]:
 
 
 def _charts(run: RunRecord) -> Iterator[dict[str, str]]:
-    from .charts import charts_of, draw  # matplotlib takes half a second to import: not before there is a run to draw
-
     for chart in charts_of(run):
         yield {"title": chart.title, "note": chart.note, "svg": Markup(draw(chart, run))}
 

@@ -48,7 +48,6 @@ from .experience.inputs import (
     with_rows,
 )
 from .experience.micro_batch import MicroBatch
-from .experience.mismatch import K3
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
 from .logs.health import HealthCallback, stop_for_engine
@@ -170,15 +169,7 @@ class RLTrainer(EvaluatingTrainer):
         if not args.disable_tqdm:
             self.add_callback(RLProgressCallback)
         self.health = HealthCallback(args.output_dir) if args.health else None
-        self.guard = StepGuard(
-            self.accelerator,
-            self.skips_update,
-            self._stop,
-            judges_gradients=not args.fp16,
-            largest_k3=args.max_sampling_k3,
-            take_k3=lambda: self.metrics.take_watched(K3),
-            stop_engine=self._stop_for_engine,
-        )
+        self.guard = StepGuard(self.accelerator, self.skips_update, self._judge, judges_gradients=not args.fp16)
         self.run_log = RunLog(
             args,
             self.accelerator,
@@ -191,12 +182,13 @@ class RLTrainer(EvaluatingTrainer):
             if callback is not None:
                 self.add_callback(callback)
 
-    def _stop(self, found: str) -> None:
-        if self.health is not None:
-            self.health.stop(found, self.state)
-
-    def _stop_for_engine(self, k3: float) -> None:
-        stop_for_engine(k3, self.args.max_sampling_k3, self.state, self.health, self.args.output_dir)
+    def _judge(self, not_finite: str | None, k3: float) -> None:
+        """Ends the run before an update that would spoil the weights."""
+        limit = self.args.max_sampling_k3
+        if not_finite is not None and self.health is not None:
+            self.health.stop(not_finite, self.state)
+        if limit is not None and k3 > limit:
+            stop_for_engine(k3, limit, self.state, self.health, self.args.output_dir)
 
     # The Trainer: data
 
@@ -229,7 +221,7 @@ class RLTrainer(EvaluatingTrainer):
             raise
         denominator = self.accelerator.reduce(self.loss_denominator(micro_batches), reduction="sum")
         self._step_denominator = denominator
-        self.guard.begin_step()
+        self.guard.begin_step(self.metrics)
         return micro_batches, denominator
 
     def fill_buffer(self, numbers: Sequence[int]) -> None:

@@ -17,6 +17,8 @@ from transformers import TrainerCallback
 
 from .distributed.deepspeed import guard_step
 from .experience.micro_batch import MicroBatch
+from .experience.mismatch import K3
+from .metrics import Metrics
 
 
 class StepGuard(TrainerCallback):
@@ -25,32 +27,26 @@ class StepGuard(TrainerCallback):
     Args:
         accelerator: Connects the processes.
         skips (`Callable[[], bool]`): Whether to skip the next update. Called once per step, in all processes.
-        stop (`Callable[[str], None]`): Called with a description of what is not finite; ends the run.
+        judge (`Callable[[str | None, float], None]`): Called once per step, in all processes, with a description of
+            what is not finite, if anything, and the mean `sampling/k3`; ends the run by raising an error.
         judges_gradients (`bool`): False for fp16, whose scaler skips steps with infinite gradients itself.
-        largest_k3 (`float`, *optional*): How far, in nats per token, the engine may be from the trainer; unset: any.
-        take_k3 (`Callable[[], tuple[float, float]]`, *optional*): Returns sum and count of this distance in the step,
-            as this process has measured it.
-        stop_engine (`Callable[[float], None]`, *optional*): Called with the mean over all processes; ends the run.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
         skips: Callable[[], bool],
-        stop: Callable[[str], None],
+        judge: Callable[[str | None, float], None],
         judges_gradients: bool = True,
-        largest_k3: float | None = None,
-        take_k3: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
-        stop_engine: Callable[[float], None] | None = None,
     ):
         self._accelerator = accelerator
-        self._skips, self._stop = skips, stop
+        self._skips, self._judge = skips, judge
         self._judges_gradients = judges_gradients
-        self._largest_k3, self._take_k3, self._stop_engine = largest_k3, take_k3, stop_engine
         self.begin_step()
 
-    def begin_step(self) -> None:
-        """Clears the records of the previous step."""
+    def begin_step(self, metrics: Metrics | None = None) -> None:
+        """Clears the records of the previous step; this one measures `sampling/k3`, if at all, in these metrics."""
+        self._metrics = metrics
         self._losses: list[Tensor] = []
         self._rows: list[list[int]] = []
         self._norms: list[float | Tensor] = []
@@ -78,14 +74,9 @@ class StepGuard(TrainerCallback):
 
     def judge(self, norm: float | None = None) -> None:
         """Ends the run in all processes if a loss or gradient of the step is not finite in one of them, or if the
-        engine
-        is too far from the trainer."""
+        engine is too far from the trainer."""
         self.add_gradient_norm(norm)
-        found, k3 = self._verdict()
-        if found is not None:
-            self._stop(found)
-        if self._largest_k3 is not None and k3 > self._largest_k3:
-            self._stop_engine(k3)
+        self._judge(*self._gathered())
 
     def guard(self, deepspeed_engine: Any, clip: Callable[[], None]) -> None:
         """Inserts the checks and the clipping between backward and update, where DeepSpeed does both."""
@@ -98,10 +89,11 @@ class StepGuard(TrainerCallback):
             # momentum and weight decay.
             optimizer.zero_grad(set_to_none=True)
 
-    def _verdict(self) -> tuple[str | None, float]:
+    def _gathered(self) -> tuple[str | None, float]:
         """What is not finite, and the mean k3 of the step over all processes."""
         losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
-        found, (total, count) = _describe(losses, self._rows, norms), self._take_k3()
+        found = _describe(losses, self._rows, norms)
+        total, count = self._metrics.take_watched(K3) if self._metrics is not None else (0.0, 0.0)
         if self._accelerator.num_processes > 1:
             told = torch.tensor([float(found is not None), total, count], device=self._accelerator.device)
             anywhere, total, count = self._accelerator.reduce(told, reduction="sum").tolist()

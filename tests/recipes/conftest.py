@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes are scripts beside the package; their folder is on the path of whoever runs them."""
+"""The recipes are scripts beside the package; pyproject.toml puts their folder on the path of the tests."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-sys.path.insert(0, str(RECIPES))
 
 
 @pytest.fixture

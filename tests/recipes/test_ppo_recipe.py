@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PPO recipe from end to end, in short."""
+"""The PPO recipe from end to end, in short; test_grpo_recipe.py starts one as a command."""
 
 import json
+import runpy
+import sys
 
-from launching import launch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 
-def test_embedded_task_leaves_policy_and_critic(recipes_dir, tmp_path):
+def test_embedded_task_leaves_policy_and_critic(recipes_dir, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     short = "--sft_steps 2 --max_steps 2 --per_device_train_batch_size 8 --mini_batch_size 8 --use_cpu"
-    done = launch(recipes_dir / "ppo.py", *short.split(), "--output_dir", out)
-    result = json.loads(done.stdout.splitlines()[-1])
+    monkeypatch.setattr(sys, "argv", ["ppo.py", *short.split(), "--output_dir", str(out)])
+    runpy.run_path(str(recipes_dir / "ppo.py"), run_name="__main__")
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["algorithm"] == "ppo" and result["output_dir"] == str(out)
     assert 0 <= result["accuracy_before"] <= 1 and 0 <= result["accuracy_after"] <= 1
     for name in ("README.md", "reward_curve.png", "model.safetensors", "tokenizer.json", "critic/model.safetensors"):

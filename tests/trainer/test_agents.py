@@ -3,23 +3,18 @@
 on, and what reward functions see."""
 
 import math
-import sys
-from pathlib import Path
 
 import datasets
 import pytest
 import torch
+from chat_tokenizers import chat_tokenizer
+from naming import raises_naming
+from tiny import GRPO, PPO, make_policy, make_tokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-
-from chat_tokenizers import chat_tokenizer  # noqa: E402
-from naming import raises_naming  # noqa: E402
-from tiny import GRPO, PPO, make_policy  # noqa: E402
-
-from minimind_hf import Conversation, GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, Reply  # noqa: E402
-from minimind_hf.agent import AgentError, calculate  # noqa: E402
-from minimind_hf.rollout import EngineMismatchError, TorchEngine  # noqa: E402
-from minimind_hf.trainer.experience.audit import check_episodes  # noqa: E402
+from minimind_hf import Conversation, GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, Reply, Rollout
+from minimind_hf.agent import AgentError, calculate
+from minimind_hf.rollout import EngineMismatchError, TorchEngine
+from minimind_hf.trainer.experience.audit import check_episodes
 
 TOKENIZER, ENDS = chat_tokenizer("qwen3")
 ROWS = [{"prompt": [{"role": "user", "content": f"What is {n} + 1?"}], "answer": str(n + 1)} for n in range(8)]
@@ -206,8 +201,6 @@ def test_what_cannot_be_played_is_refused_before_weights_are_loaded(tmp_path, ar
 
 
 def test_a_template_without_tools_is_refused_by_name(tmp_path):
-    from tiny import make_tokenizer
-
     args = GRPOConfig(output_dir=str(tmp_path), **GRPO)
     with raises_naming(ValueError, "chat template", "tool"):
         GRPOTrainer(policy(), "length", args, ROWS, processing_class=make_tokenizer(), tools=[calculate])
@@ -233,10 +226,6 @@ def test_the_audit_names_the_turn_of_a_misplaced_token(tmp_path):
 
 
 def test_the_audit_takes_small_differences_and_no_nan():
-    engine = TorchEngine()
-    engine.sync_weights(policy(), 0)
-    from minimind_hf import Rollout
-
     rollout = Rollout([5, 6, 7], [-1.0, 0.0, -2.0], "stop", loss_mask=[1, 0, 1])
     assert check_episodes([rollout], [torch.tensor([-1.005, 9.0, -2.0])], 0.01) == pytest.approx(0.005, abs=1e-6)
     with pytest.raises(EngineMismatchError, match="turn 2"):

@@ -2,8 +2,8 @@
 """A stand-in for an SGLang server (0.5): its protocol and its failures, over a model that fits a test.
 
 Log-probabilities are those of the served weights, tokens are scripted: the same prompts get the same completions. As a
-command, `python tests/sglang_double.py MODEL_DIR PORT` serves a folder until it is ended; `POST /refuse_next {"path",
-"status", "body"}` says what it refuses next.
+command, `python tests/helpers/sglang_double.py MODEL_DIR PORT` serves a folder until it is ended; `POST /refuse_next
+{"path", "status", "body"}` says what it refuses next.
 """
 
 import json
@@ -21,9 +21,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from transformers import AutoModelForCausalLM
-
-from minimind_hf.forward.logprobs import completion_scores
+from transformers import AutoModelForCausalLM  # and nothing of the package, so that a server starts soon
 
 EOS = 2
 LOADING = threading.Lock()  # from_pretrained changes global state while it loads
@@ -231,11 +229,10 @@ class SGLangDouble:
 
     def _scored(self, prompt, ids, sampling):
         temperature = 1.0 if self.original_logprobs else sampling.get("temperature") or 1.0
-        prompt, completion = torch.tensor([prompt]), torch.tensor([ids])
-        masks = torch.ones_like(prompt), torch.ones_like(completion)
         with torch.no_grad():
-            scores = completion_scores(self.model, prompt, masks[0], completion, masks[1], temperature)
-        return zip(scores.logps[0].tolist(), ids, strict=True)
+            logits = self.model(torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        logps = (logits / temperature).log_softmax(dim=-1).gather(1, torch.tensor(ids)[:, None]).squeeze(1)
+        return zip(logps.tolist(), ids, strict=True)
 
     def update_weights_from_disk(self, payload):
         folder = Path(payload["model_path"])

@@ -5,12 +5,16 @@ code is checked.
     launch("ppo_worker.py", folder)                    # one process; the worker may fork others itself, see `fork`
     launch("ppo_worker.py", folder, processes=2)       # by torch.distributed.run
     launch("modes_worker.py", folder, config="zero2")  # by accelerate launch, as users do
+    launch_forked("ppo_worker", folder, processes=2)   # without a launcher and without the seconds that imports take
     Running([BROWSER, *flags]).finish()                # another command
 
 In a worker, `fork(work, processes)` starts processes that have imported everything, and `wait` looks after them.
 """
 
 import contextlib
+import gc
+import importlib
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -24,12 +28,13 @@ from pathlib import Path
 
 import psutil
 
-TESTS = Path(__file__).resolve().parent
-ROOT = TESTS.parent
-PYTHON_PATH = (TESTS, TESTS / "trainer", ROOT)  # helpers and workers, and the package before what is installed
-WORKERS = (TESTS, TESTS / "trainer", TESTS / "rollout")
+HELPERS = Path(__file__).resolve().parent
+WORKERS = HELPERS.parent / "workers"
+ROOT = HELPERS.parents[1]
+PYTHON_PATH = (HELPERS, WORKERS, ROOT)  # and the package before what is installed
 CONFIGS = ROOT / "accelerate_configs"
 TIMEOUT = 280  # seconds; pytest's own is 300
+IMPORTED = ["minimind_hf.trainer.grpo", "minimind_hf.trainer.ppo"]  # once, for all processes of `launch_forked`
 MARK = "MINIMIND_HF_TEST_PROCESS"  # a variable by which a family of processes is found
 
 
@@ -77,6 +82,57 @@ def launch_two_machines(script: str, *arguments: object, timeout: float = TIMEOU
             machine.kill()
 
 
+def launch_forked(
+    worker: str, *arguments: object, processes: int, timeout: float = TIMEOUT, expected: int = 0
+) -> None:
+    """Runs `main(*arguments)` of a worker in processes that a server of multiprocessing forks, joined as by torchrun.
+
+    Unlike torchrun, nothing ends a process when another one fails: each has to end by itself.
+
+    Args:
+        worker (`str`): Name of the worker's module.
+        arguments: What its `main` takes.
+        processes (`int`): How many.
+        timeout (`float`): Seconds after which all are killed.
+        expected (`int`): The exit code that each ends with.
+
+    Raises:
+        AssertionError: With the end of their stderr, if one ends with another code.
+        TimeoutError: If one does not end in time.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        shared = (worker, arguments, processes, port, Path(folder))
+        family = [context.Process(target=_run_worker, args=(rank, *shared)) for rank in range(processes)]
+        try:
+            for process in family:
+                process.start()
+            end = time.monotonic() + timeout
+            for process in family:
+                process.join(max(end - time.monotonic(), 0))
+            codes = [process.exitcode for process in family]
+            errors = "\n".join(cause(_text(path)) for path in sorted(Path(folder).iterdir()))
+            if None in codes:
+                raise TimeoutError(f"{codes.count(None)} of {processes} of {worker} hang after {timeout} s:\n{errors}")
+            assert codes == [expected] * processes, f"{worker} ended with {codes}, not {expected}:\n{errors}"
+        finally:
+            for process in family:
+                process.kill()
+                process.join()
+
+
+def _run_worker(rank: int, worker: str, arguments: tuple, processes: int, port: int, folder: Path) -> None:
+    import torch
+
+    gc.freeze()
+    torch.set_num_threads(1)
+    os.dup2(os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
+    _join(rank, processes, port)
+    importlib.import_module(worker).main(*arguments)
+
+
 def _launcher(processes: int, config: str | None) -> list[str]:
     if config is not None:
         return [*_accelerate(config), "--main_process_port", str(free_port())]
@@ -90,9 +146,7 @@ def _accelerate(config: str) -> list[str]:
 
 
 def _path_of(script: str | Path) -> Path:
-    if isinstance(script, Path):
-        return script
-    return next(folder / script for folder in WORKERS if (folder / script).is_file())
+    return script if isinstance(script, Path) else WORKERS / script
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -222,6 +276,7 @@ def fork(
         `list[int]`: Their ids.
     """
     port = free_port()
+    gc.freeze()  # or each would search everything that is imported for garbage, at its end too
     started = []
     for rank in range(processes):
         child = os.fork()
@@ -242,8 +297,7 @@ def _run(
     if errors is not None:
         os.dup2(os.open(errors / f"{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
     if processes > 1:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
-        os.environ.update(address | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        _join(rank, processes, port)
     status = 1
     try:
         work(rank)
@@ -252,6 +306,12 @@ def _run(
         traceback.print_exc()
     sys.stderr.flush()
     leave(status)
+
+
+def _join(rank: int, processes: int, port: int) -> None:
+    """Sets the variables by which torch.distributed finds the others."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    os.environ.update(address | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
 
 
 def wait(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import rollout_worker
 import torch
-from launching import launch
+from launching import launch, launch_forked
 from naming import assert_names
 from sglang_double import SGLangDouble, answers, changes, takes
 from sglang_process import START_TIMEOUT
@@ -32,17 +32,18 @@ def double(tmp_path):
 
 
 def run(
-    folder: Path, processes: int, urls=(), reward="share_of_a", timeout=TIMEOUT, expected=0, **changes
+    folder: Path, processes: int, urls=(), reward="share_of_a", timeout=TIMEOUT, forked=False, **changes
 ) -> list[dict]:
-    """Returns what each process left."""
+    """Returns what each process left; those that are forked end with an error."""
     folder.mkdir()
     if urls:
         changes = {"sglang_base_url": urls, "server_timeout": 60} | changes
     if processes == 1:
         rollout_worker.main(folder, reward, changes)
+    elif forked:
+        launch_forked("rollout_worker", folder, reward, changes, processes=processes, timeout=timeout, expected=1)
     else:
-        arguments = (folder, reward, json.dumps(changes))
-        launch("rollout_worker.py", *arguments, processes=processes, timeout=timeout, expected=expected)
+        launch("rollout_worker.py", folder, reward, json.dumps(changes), processes=processes, timeout=timeout)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(processes)]
 
 
@@ -103,7 +104,7 @@ def test_what_fails_in_one_process_ends_both_with_the_same_message(tmp_path, dou
     options, faults, named = FAULTS[fault]
     double.next("/generate", *faults)
     start = time.monotonic()
-    results = run(tmp_path / "run", 2, [double.url], expected=1, **options)
+    results = run(tmp_path / "run", 2, [double.url], forked=True, **options)
     assert time.monotonic() - start < TIMEOUT
     for result in results:
         assert_names(result["error"], *named)
@@ -116,7 +117,7 @@ def test_a_server_that_is_gone_ends_both_with_a_checkpoint(tmp_path, double):
         return answer()
 
     double.next("/generate", *[takes(0)] * 5, die)
-    results = run(tmp_path / "run", 2, [double.url], server_timeout=15, expected=1)
+    results = run(tmp_path / "run", 2, [double.url], server_timeout=5, forked=True)
     (checkpoint,) = (tmp_path / "run" / "run").glob("checkpoint-*")
     for result in results:
         assert_names(result["error"], "ServerGoneError", double.url, f"--resume_from_checkpoint {checkpoint}")

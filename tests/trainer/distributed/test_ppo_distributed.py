@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from launching import launch
+from launching import launch_forked
 from ppo_worker import two_steps
 
 
@@ -11,7 +11,7 @@ from ppo_worker import two_steps
 def results(tmp_path_factory):
     """What each process saved of each scenario: a start costs more than all of them."""
     folder = tmp_path_factory.mktemp("results")
-    launch("ppo_worker.py", folder, processes=2)
+    launch_forked("ppo_worker", folder, processes=2)
     return [torch.load(folder / f"results_{rank}.pt", weights_only=False) for rank in range(2)]
 
 

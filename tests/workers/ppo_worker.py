@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_ppo_distributed.py runs in two processes, and the first scenario in its own.
-
-python ppo_worker.py FOLDER
-"""
+"""What test_ppo_distributed.py runs in two processes, and the first scenario in its own."""
 
 import copy
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -128,8 +124,7 @@ def early_stop(folder: Path, distance: float) -> dict:
     }
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def main(folder: Path) -> None:
     results = {"two_steps": two_steps(folder / "two_steps")}
     for distance in (0.6, 0.7):
         results[distance] = early_stop(folder / f"early_stop_{distance}", distance)

@@ -4,7 +4,7 @@
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def examples(page: str) -> list[str]:
