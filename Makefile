@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo test test-all test-durations test-sglang lint format bench docs docs-check clean
+.PHONY: install demo demo-ppo demo-agent test test-all test-durations test-sglang lint format bench docs docs-check clean
 
 install: $(VENV)/installed-dev
 
@@ -22,13 +22,16 @@ $(VENV)/installed-dev: $(VENV)/installed
 	touch $@
 
 # One thread: a model this small gains little from a second one, and on a busy machine waiting for it costs far more.
-demo demo-ppo: export OMP_NUM_THREADS ?= 1
+demo demo-ppo demo-agent: export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/installed  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags
 	$(BIN)/python recipes/grpo.py $(DEMO_ARGS)
 
 demo-ppo: $(VENV)/installed  ## the same with PPO
 	$(BIN)/python recipes/ppo.py $(DEMO_ARGS)
+
+demo-agent: $(VENV)/installed  ## a small MiniMind learns to use a calculator; DEMO_ARGS="--task guess" plays a game
+	$(BIN)/python recipes/agent.py $(DEMO_ARGS)
 
 # Side by side, each with one thread; tests/conftest.py says which tests stay together.
 TEST_WORKERS ?= 2

@@ -40,7 +40,13 @@ SIZES = {
     "eos_token_id": 2,
 }
 
-FURTHER = {"deepseek_v2": {"num_experts_per_tok": 2}}  # what has no default
+FURTHER = {
+    "deepseek_v2": {"num_experts_per_tok": 2},  # what has no default
+    # One layer of each kind: two of the first kind alone would have no attention
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "nemotron_h": {"layer_types": ["linear_attention", "full_attention"]},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"]},
+}
 
 
 def causal_lms() -> dict[str, str]:

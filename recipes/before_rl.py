@@ -10,13 +10,14 @@ from typing import Any
 
 import datasets
 from common import model_init_kwargs
-from flags import explaining_evaluation, prepare_resume, refuse_nulls, separate_config, split_config
+from flags import check_kinds, explaining_evaluation, prepare_resume, separate_config, split_config
 from guarded import guarded
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 from minimind_hf.data.objects import own_fields, shared_field_columns
+from minimind_hf.data.tokenizers import turn_end
 from minimind_hf.environment import only_cpu
 from minimind_hf.forward.generation_settings import make_generation_config_savable
 from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
@@ -24,6 +25,11 @@ from minimind_hf.trainer.settings.checks import check_intervals, check_output_di
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
+
+_CUT = (
+    "are cut (max_length): what is behind it is not learned, nor that an answer ends. Raise --max_length, or leave "
+    "them out with --drop_longer true"
+)
 
 Check = Callable[[Mapping[str, Any], str], object]
 Encode = Callable[[Mapping[str, Any], int], dict[str, Any]]
@@ -41,6 +47,10 @@ class DataArguments:
     )
     dataset_test_split: str | None = field(
         default=None, metadata={"help": "Split to evaluate on. Unset: 'train' of eval_dataset_name, else 'test'."}
+    )
+    drop_longer: bool = field(
+        default=False,
+        metadata={"help": "Leave out rows longer than max_length, of which only a part would be learned."},
     )
 
 
@@ -65,7 +75,7 @@ class Recipe:
         self._start = time.perf_counter()
         parser = TrlParser((data_class, config_class, ModelConfig))
         given = separate_config(sys.argv[1:] if arguments is None else arguments)
-        refuse_nulls(given, data_class, config_class, ModelConfig)
+        check_kinds(given, data_class, config_class, ModelConfig)
         _avoid_deprecated_default(parser, given)
         parser.set_defaults_with_config(use_cpu=only_cpu())
         self.data, self.args, self.model_config = parser.parse_args_and_config(given)
@@ -80,6 +90,9 @@ class Recipe:
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             self.model_config.model_name_or_path, trust_remote_code=self._trusts_code
         )
+        given_eos = getattr(self.args, "eos_token", None)
+        if given_eos in self.tokenizer.get_vocab():  # trl sets it too late for what is learned of a turn
+            self.tokenizer.eos_token = given_eos
 
     @property
     def _trusts_code(self) -> bool:
@@ -96,7 +109,23 @@ class Recipe:
         self._check_vocabulary(model)
         self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
         make_generation_config_savable(model, self.tokenizer)
+        self._let_turns_end(model)
         return model
+
+    def _let_turns_end(self, model: PreTrainedModel) -> None:
+        """Where turns end with another token than the EOS, the saved model has to stop at both."""
+        end, config = turn_end(self.tokenizer), getattr(model, "generation_config", None)
+        if end is None or end == self.tokenizer.eos_token or config is None:
+            return
+        now = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        ends = [self.tokenizer.eos_token_id, *now, self.tokenizer.convert_tokens_to_ids(end)]
+        config.eos_token_id = list(dict.fromkeys(token for token in ends if token is not None))
+        if self.args.process_index == 0:
+            print(
+                f"The chat template ends turns with {end!r}, the tokenizer's EOS is {self.tokenizer.eos_token!r}: the "
+                f"saved generation config stops at both ({config.eos_token_id})",
+                flush=True,
+            )
 
     def _check_vocabulary(self, model: PreTrainedModel) -> None:
         """The labels of ids that the model does not embed would be an index error within training."""
@@ -155,7 +184,32 @@ class Recipe:
         def encoded(row: Mapping[str, Any], index: int) -> dict[str, Any]:
             return encode(own_fields(row, shared), index)
 
-        return rows.map(encoded, with_indices=True, remove_columns=rows.column_names, desc="Encoding")
+        return self._cut(
+            rows.map(encoded, with_indices=True, remove_columns=rows.column_names, desc="Encoding"), source
+        )
+
+    def _cut(self, rows: datasets.Dataset, source: str) -> datasets.Dataset:
+        """Says how many rows `max_length` cuts, or leaves them out."""
+        limit, packing = self.args.max_length, getattr(self.args, "packing", False)
+        if limit is None or "chosen_ids" in rows.column_names or (packing and self.args.packing_strategy != "bfd"):
+            return rows  # a reward model's rows are dropped by trl, and packing by wrapping loses nothing
+        kept = [number for number, row in enumerate(rows) if self._length(row) <= limit]
+        cut, drops = len(rows) - len(kept), self.data.drop_longer
+        if cut and drops and not kept:
+            raise ValueError(
+                f"All {cut} rows of {source} are longer than max_length={limit}, so drop_longer leaves none. Raise "
+                "--max_length, or give shorter rows."
+            )
+        if cut and self.args.process_index == 0:
+            what = "are left out (drop_longer)" if drops else _CUT
+            print(f"{cut} of the {len(rows)} rows of {source} are longer than {limit} tokens and {what}", flush=True)
+        return rows.select(kept) if cut and drops else rows
+
+    def _length(self, row: Mapping[str, Any]) -> int:
+        if "input_ids" in row:
+            return len(row["input_ids"])
+        prompt, *answers = (len(self.tokenizer(row[name])["input_ids"]) for name in ("prompt", "chosen", "rejected"))
+        return prompt + max(answers)
 
     def _check_what_is_left(self, trainer: Trainer, given: dict[str, datasets.Dataset]) -> None:
         """trl drops rows in which `max_length` leaves nothing to learn, in the worst case all of them."""

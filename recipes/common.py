@@ -17,7 +17,7 @@ from typing import Any
 import datasets
 import embedded_task
 from accelerate import PartialState
-from flags import explaining_evaluation, prepare_resume, refuse_nulls, separate_config, split_config
+from flags import check_kinds, explaining_evaluation, prepare_resume, separate_config, split_config
 from transformers import Trainer
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -29,6 +29,8 @@ from minimind_hf.reports.page import REPORT_FILE, write_report
 from minimind_hf.reports.record import STATE_FILE
 from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.checkpoints.card import model_card
+
+Measure = Callable[[str | Path, Any], dict[str, float]]
 
 START_FOLDER = "supervised"  # in the output folder: the model that the embedded task starts from
 
@@ -75,26 +77,34 @@ class Task:
     Args:
         model (`str`): Name or folder of the policy.
         reward_funcs (`list`): Reward functions.
-        train_dataset (`datasets.Dataset`), eval_dataset (`datasets.Dataset`, *optional*): Prompts.
+        train_dataset (`datasets.Dataset`, *optional*): Prompts, unless an environment writes them.
+        eval_dataset (`datasets.Dataset`, *optional*): Those of evaluations.
         dataset_name (`str`, *optional*): Where the prompts come from; `None` for the embedded task.
-        accuracy_before (`float`, *optional*): On the held-out sums; known on the main process of the embedded task.
+        measure (`Callable`, *optional*): Measures a folder, on a device, with what an embedded task holds out.
+        before (`dict[str, float]`, *optional*): What it measured at the start; known on the main process.
+        question (`str`, *optional*): What to ask the trained model on the command line.
     """
 
     model: str
     reward_funcs: list[str | Callable]
-    train_dataset: datasets.Dataset
+    train_dataset: datasets.Dataset | None
     eval_dataset: datasets.Dataset | None
     dataset_name: str | None = None
-    accuracy_before: float | None = None
+    measure: Measure | None = None
+    before: dict[str, float] | None = None
+    question: str | None = None
 
 
 def parse_arguments(
-    config_class: type[RLConfig], embedded_defaults: dict[str, Any], arguments: Sequence[str] | None = None
+    config_class: type[RLConfig],
+    embedded_defaults: dict[str, Any],
+    arguments: Sequence[str] | None = None,
+    script_class: type[ScriptArguments] = ScriptArguments,
 ) -> tuple[ScriptArguments, RLConfig, ModelConfig]:
     """Parses flags and the yaml file of `--config`; `embedded_defaults` are the defaults of the embedded task."""
     arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
-    parser = TrlParser((ScriptArguments, config_class, ModelConfig))
-    refuse_nulls(arguments, ScriptArguments, config_class, ModelConfig)
+    parser = TrlParser((script_class, config_class, ModelConfig))
+    check_kinds(arguments, script_class, config_class, ModelConfig)
     given = _given_names(parser, arguments)
     if not given & {"model_name_or_path", "dataset_name"}:
         if given & {"reward_funcs", "reward_model_name_or_path"}:  # the weights belong to the task's rewards
@@ -118,8 +128,12 @@ def _given_names(parser: TrlParser, arguments: list[str]) -> set[str]:
     return {name for name in names if getattr(namespace, name) or settings.get(name)}
 
 
-def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) -> Task:
+def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig, environment: bool = False) -> Task:
     """Loads the prompts, or builds the embedded task; every process calls it.
+
+    Args:
+        script ([`ScriptArguments`]), args ([`RLConfig`]), model (`ModelConfig`): From [`parse_arguments`].
+        environment (`bool`): Whether an environment may write the prompts and give the rewards.
 
     Raises:
         ValueError: If only one of model and data set is given, there is no reward, or the model is a .pth file.
@@ -129,7 +143,7 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) ->
         rewards = ["reasoning_gym"]  # its tasks come with their scorer
     if model.model_name_or_path is None and script.dataset_name is None:
         return _embedded_task(script, args, rewards)
-    _check_given(script, model, rewards)
+    _check_given(script, model, rewards, environment)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
     eval_dataset = None
     if args.eval_strategy != "no":
@@ -139,20 +153,20 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig) ->
     return Task(
         model=model.model_name_or_path,
         reward_funcs=rewards,
-        train_dataset=_load(script, script.dataset_name, script.dataset_train_split),
+        train_dataset=_load(script, script.dataset_name, script.dataset_train_split) if script.dataset_name else None,
         eval_dataset=eval_dataset,
         dataset_name=script.dataset_name,
     )
 
 
-def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str]) -> None:
+def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str], environment: bool) -> None:
     path = model.model_name_or_path
-    if path is None or script.dataset_name is None:
+    if path is None or (script.dataset_name is None and not environment):
         raise ValueError(
             f"model_name_or_path is {path!r} and dataset_name is {script.dataset_name!r}: give both, or neither for "
             "the embedded task."
         )
-    if not rewards:
+    if not rewards and not environment:
         raise ValueError("There is no reward. Name one or more, for example --reward_funcs length thinking format.")
     check_model_path(path)
 
@@ -174,55 +188,85 @@ def _load(script: ScriptArguments, source: str, split: str) -> datasets.Dataset:
 
 def _embedded_task(script: ScriptArguments, args: RLConfig, rewards: list[str]) -> Task:
     folder = Path(args.output_dir) / START_FOLDER
-    accuracy = None
-    state = PartialState()
-    if state.is_main_process:
-        if args.resume_from_checkpoint:
-            accuracy = embedded_task.measure_in_fresh_process(folder, args.device)
-        else:
-            accuracy = embedded_task.make_start(folder, script.sft_steps, script.sft_accuracy, args.seed, args.device)
-        print(f"held-out accuracy before reinforcement learning: {accuracy:.1%}", flush=True)
-    state.wait_for_everyone()
     train, held_out = embedded_task.split_sums()
+
+    def make_start() -> dict[str, float]:
+        options = (script.sft_steps, script.sft_accuracy, args.seed, args.device)
+        return {"accuracy": embedded_task.make_start(folder, *options)}
+
     return Task(
         model=str(folder),
         reward_funcs=rewards or embedded_task.REWARDS,
         train_dataset=embedded_task.as_dataset(train),
         eval_dataset=embedded_task.as_dataset(held_out),
-        accuracy_before=accuracy,
+        measure=_measure_sums,
+        before=start_of_embedded_task(folder, make_start, _measure_sums, args),
+        question=embedded_task.QUESTION,
     )
 
 
-def make_trainer(trainer_class: type[RLTrainer], task: Task, args: RLConfig, model: ModelConfig) -> RLTrainer:
-    """The trainer for a task, with adapters if the model's flags ask for them."""
+def _measure_sums(folder: str | Path, device: Any) -> dict[str, float]:
+    return {"accuracy": embedded_task.measure_in_fresh_process(folder, device)}
+
+
+def start_of_embedded_task(
+    folder: Path, make_start: Callable[[], dict[str, float]], measure: Measure, args: RLConfig
+) -> dict[str, float] | None:
+    """Makes the model to start from, or measures the one of a resumed run. The main process does, the others wait.
+
+    Returns:
+        `dict[str, float]`, *optional*: What was measured, on the main process.
+    """
+    before, state = None, PartialState()
+    if state.is_main_process:
+        before = measure(folder, args.device) if args.resume_from_checkpoint else make_start()
+        print(f"held-out accuracy before reinforcement learning: {before['accuracy']:.1%}", flush=True)
+    state.wait_for_everyone()
+    return before
+
+
+def make_trainer(
+    trainer_class: type[RLTrainer], task: Task, args: RLConfig, model: ModelConfig, **options: Any
+) -> RLTrainer:
+    """The trainer for a task, with adapters if the model's flags ask for them, and further arguments of it."""
     return trainer_class(
         model=task.model,
-        reward_funcs=task.reward_funcs,
+        reward_funcs=task.reward_funcs or None,
         args=args,
         train_dataset=task.train_dataset,
         eval_dataset=task.eval_dataset,
         peft_config=get_peft_config(model),
+        **options,
     )
 
 
-def finish(trainer: Trainer, task: Task) -> float | None:
+def finish(trainer: Trainer, task: Task) -> dict[str, float] | None:
     """Saves model, tokenizer, card, reward curve and report; every process calls it.
 
     Returns:
-        `float`, *optional*: The accuracy of the saved model, on the main process of the embedded task.
+        `dict[str, float]`, *optional*: What was measured of the saved model, on the main process of an embedded task.
     """
     output_dir = trainer.args.output_dir
     trainer.save_model(output_dir)
-    accuracy = None
+    after = None
     if trainer.is_world_process_zero():
-        if task.accuracy_before is not None:
-            accuracy = embedded_task.measure_in_fresh_process(output_dir, trainer.args.device)
-            print(f"held-out accuracy after reinforcement learning: {accuracy:.1%}", flush=True)
-            trainer.log({"eval_accuracy_before": task.accuracy_before, "eval_accuracy_after": accuracy})
+        if task.before is not None:
+            after = task.measure(output_dir, trainer.args.device)
+            print(f"held-out accuracy after reinforcement learning: {after['accuracy']:.1%}", flush=True)
+            trainer.log({f"eval_{name}": value for name, value in _before_and_after(task, after).items()})
         _write_report(trainer, task)
     if trainer.args.push_to_hub:
         trainer.push_to_hub(dataset_name=task.dataset_name)
-    return accuracy
+    return after
+
+
+def _before_and_after(task: Task, after: dict[str, float] | None) -> dict[str, float | None]:
+    before = task.before or {}
+    return {
+        f"{name}_{when}": values.get(name)
+        for name in (before or {"accuracy": None})
+        for when, values in (("before", before), ("after", after or {}))
+    }
 
 
 def _write_report(trainer: Trainer, task: Task) -> None:
@@ -238,22 +282,21 @@ def _write_report(trainer: Trainer, task: Task) -> None:
     write_report(folder)
 
 
-def print_result(trainer: Trainer, algorithm: str, task: Task, accuracy_after: float | None, seconds: float) -> None:
+def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, float] | None, seconds: float) -> None:
     """On the main process, prints what to do next and the recipe's last line, one JSON object."""
     if not trainer.is_world_process_zero():
         return
-    is_embedded = task.dataset_name is None
     result = {"algorithm": algorithm}
-    if is_embedded:
-        result |= {"accuracy_before": task.accuracy_before, "accuracy_after": accuracy_after}
+    if task.measure is not None:
+        result |= _before_and_after(task, after)
     result |= {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
-    print(_next_steps(trainer.args.output_dir, is_embedded), flush=True)
+    print(_next_steps(trainer.args.output_dir, task.question), flush=True)
     print(json.dumps(result), flush=True)
 
 
-def _next_steps(folder: str, is_embedded: bool) -> str:
-    question = ["--thinking", "--prompt", embedded_task.QUESTION] if is_embedded else []
-    command = shlex.join(["chat", folder, *question])
+def _next_steps(folder: str, question: str | None) -> str:
+    asking = ["--thinking", "--prompt", question] if question else []
+    command = shlex.join(["chat", folder, *asking])
     return f"open {Path(folder) / REPORT_FILE} for the curves; talk to the model: {_command_line_tool()} {command}"
 
 

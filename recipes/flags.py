@@ -3,9 +3,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import TrainingArguments
@@ -42,21 +43,45 @@ def split_config(flags: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return rest, _read_settings(name)
 
 
-def refuse_nulls(flags: Sequence[str], *classes: type) -> None:
-    """Refuses `name: null` in the yaml file where the setting needs a value.
+def check_kinds(flags: Sequence[str], *classes: type) -> None:
+    """Refuses values in the yaml file that are null, or no list or mapping, where the setting needs one.
 
     Raises:
-        ValueError: Naming the setting and its default.
+        ValueError: Naming the setting, its value and what it may be.
     """
-    defaults = {field.name: field.default for kind in classes for field in fields(kind)}
     hints = {name: hint for kind in classes for name, hint in get_type_hints(kind).items()}
     for name, value in split_config(flags)[1].items():
-        takes_none = name not in hints or type(None) in get_args(hints[name]) or hints[name] is Any
-        if value is None and not takes_none and defaults.get(name) is not None:
-            raise ValueError(
-                f"{name} is null in the file of {CONFIG}, but needs a value. Leave the line out for the default "
-                f"({defaults[name]!r})."
-            )
+        if name not in hints or hints[name] is Any:
+            continue
+        if value is None:
+            _refuse_null(name, hints[name], classes)
+        else:
+            _refuse_other_kind(name, value, hints[name])
+
+
+def _refuse_null(name: str, hint: Any, classes: Sequence[type]) -> None:
+    found = next(each for kind in classes for each in fields(kind) if each.name == name)
+    default = found.default if found.default_factory is MISSING else found.default_factory()
+    takes_none = type(None) in get_args(hint) and name != "report_to"  # transformers declares it, but cannot read it
+    if not takes_none and default is not None:
+        raise ValueError(
+            f"{name} is null in the file of {CONFIG}, but needs a value. Leave the line out for the default "
+            f"({default!r})."
+        )
+
+
+def _refuse_other_kind(name: str, value: Any, hint: Any) -> None:
+    parts = [part for part in (get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint])]
+    kinds = {get_origin(part) or part for part in parts} - {type(None)}
+    if not kinds & {list, dict} or not kinds <= {list, dict, str}:
+        return
+    numbers = any(get_origin(part) is list and set(get_args(part)) <= {int, float} for part in parts)
+    single = isinstance(value, int | float) and not isinstance(value, bool) and numbers
+    if not isinstance(value, (str, *kinds)) and not single:
+        example = (
+            f"a mapping, for example {name}: {{key: value}}" if kinds >= {dict} else f"a list, as in {name}: [...]"
+        )
+        raise ValueError(f"{name} is {value!r} in the file of {CONFIG}. Give {example}.")
 
 
 def _read_settings(name: str) -> dict[str, Any]:

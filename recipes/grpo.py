@@ -54,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task = prepare_task(script, args, model)
     trainer = make_trainer(GRPOTrainer, task, args, model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    accuracy = finish(trainer, task)
+    after = finish(trainer, task)
     trainer.end()
-    print_result(trainer, args.loss_type, task, accuracy, time.perf_counter() - start)
+    print_result(trainer, args.loss_type, task, after, time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -68,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task = prepare_task(script, args, model)
     trainer = make_trainer(PPOTrainer, task, args, model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    accuracy = finish(trainer, task)
+    after = finish(trainer, task)
     print_critic(trainer)
     trainer.end()
-    print_result(trainer, "ppo", task, accuracy, time.perf_counter() - start)
+    print_result(trainer, "ppo", task, after, time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from before_rl import DataArguments, Recipe
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
-from minimind_hf.data.supervised import ConversationRenderer, parse_preference, preference_ids
+from minimind_hf.data.preferences import parse_preference, preference_ids
+from minimind_hf.data.supervised import ConversationRenderer
 
 
 @dataclass

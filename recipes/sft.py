@@ -5,8 +5,9 @@
     python recipes/sft.py --model_name_or_path outputs/pretrained --dataset_name sft.jsonl --output_dir outputs/sft
 
 Rows with `text` are learned as a whole. In rows with `conversations` (or `messages`) every assistant turn is learned,
-including thoughts (`reasoning_content`, or <think> in the content) and `tool_calls`; the system message may contain
-`tools`. Every setting of trl's SFTConfig works as a flag or in the yaml file of --config.
+including thoughts (`reasoning_content`, or <think> in the content) and `tool_calls`, and nothing else: the messages of
+tools are given. The tools are a column `tools`, or those of the system message. Every setting of trl's SFTConfig works
+as a flag or in the yaml file of --config.
 """
 
 from collections.abc import Mapping, Sequence

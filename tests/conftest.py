@@ -24,6 +24,7 @@ SEVERAL_PROCESSES = {
     "test_ppo_distributed.py",
     "test_resharding.py",
     "test_rollout_servers_distributed.py",
+    "test_training_streams.py",
 }
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
 

@@ -211,6 +211,8 @@ def _parse_message(message: Any, where: str) -> dict[str, Any]:
     if isinstance(message.get("tool_calls"), str):
         message["tool_calls"] = _decode(message["tool_calls"], f"{where}: `tool_calls`")
     _check_objects(message.get("tool_calls"), f"{where}: `tool_calls`")
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_as_call(call, f"{where}: `tool_calls`") for call in message["tool_calls"]]
     if not isinstance(message.get("reasoning_content", ""), str):
         raise PromptError(
             f"{where} has the reasoning_content {_excerpt(message['reasoning_content'])}, expected a string. Correct "
@@ -225,6 +227,26 @@ def _parse_message(message: Any, where: str) -> dict[str, Any]:
         )
     _check_text(message["content"], f"{where}: `content`")
     return message
+
+
+def _as_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A call in the form that all templates take: under `function`, its arguments an object, not JSON text."""
+    function = call.get("function") or {key: value for key, value in call.items() if key not in ("type", "id")}
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise PromptError(
+            f'{where} holds {_excerpt(call)}, expected {{"name": ..., "arguments": {{...}}}}, also under `function`. '
+            "Correct or remove the row."
+        )
+    function = dict(_without_none(function))
+    arguments = function.get("arguments", {})
+    arguments = _decode(arguments, where) or {} if isinstance(arguments, str) else arguments
+    if not isinstance(arguments, Mapping):
+        raise PromptError(
+            f"{where}: the arguments of {function['name']!r} are {_excerpt(arguments)}, expected an object. Correct "
+            "or remove the row."
+        )
+    around = {key: value for key, value in _without_none(call) if key in ("type", "id")}
+    return {"type": "function", **around, "function": {**function, "arguments": arguments}}
 
 
 def _check_text(text: str, where: str) -> None:

@@ -158,6 +158,11 @@ def take_split(dataset: datasets.Dataset, split: str, name: str = "train") -> da
         ) from error
 
 
+def is_stream(dataset: Any) -> bool:
+    """Whether a data set has rows in an order, but none by number."""
+    return isinstance(dataset, (datasets.IterableDataset, torch.utils.data.IterableDataset))
+
+
 def check_rows(dataset: Any) -> Any:
     """Refuses what is not a data set with rows by number, before its prompts are checked.
 
@@ -168,9 +173,9 @@ def check_rows(dataset: Any) -> Any:
         PromptError: If it is a stream, several splits, empty, or a row is not a mapping.
     """
     kind = type(dataset).__name__
-    if isinstance(dataset, (datasets.IterableDataset, torch.utils.data.IterableDataset)):
+    if is_stream(dataset):
         raise PromptError(
-            f"{kind} is not supported: exact resuming and shuffling need rows by number. Load the data set without "
+            f"{kind} is a stream, without rows by number. Give it to a trainer as it is, or load it without "
             "streaming=True, or store it with `datasets.Dataset.from_generator`."
         )
     if isinstance(dataset, Mapping):

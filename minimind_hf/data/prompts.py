@@ -26,6 +26,7 @@ from .conversations import (
     parse_row,
     prompt_column,
 )
+from .dropped_fields import Place, note_fields, say_dropped
 from .files import check_rows
 from .objects import own_fields, shared_field_columns
 from .rendering import PromptRenderer
@@ -150,9 +151,12 @@ class PromptDataset(torch.utils.data.Dataset):
             (`dict`, thinking included) and `tools` (`list[dict]`, *optional*).
         """
         index = self._kept[item]
-        row = own_fields(self._rows[index], self._shared_fields)
-        parsed = self._parsed(row, index)
-        choices = prompt_choices(self._seed, int(self._epoch), index)
+        return self.example(own_fields(self._rows[index], self._shared_fields), index, int(self._epoch))
+
+    def example(self, row: Mapping[str, Any], index: int, epoch: int) -> dict[str, Any]:
+        """Renders a row, with the choices of its number and an epoch; see `__getitem__`."""
+        parsed = self.parsed(row, index)
+        choices = prompt_choices(self._seed, epoch, index)
         if choices.system < self._system_prompt_ratio:
             parsed = _with_system_prompt(parsed, choices.pick(self._system_prompts))
         arguments = self._renderer.arguments(choices.thinking < self._thinking_ratio, parsed.template_kwargs)
@@ -182,10 +186,23 @@ class PromptDataset(torch.utils.data.Dataset):
         prompt, ids = self._renderer.extended(example, appended)
         return {**example, "prompt": prompt, "prompt_ids": self._shorten(ids, example["index"])}
 
+    def longest(self, row: Mapping[str, Any], index: int) -> int:
+        """Token ids of a row's longest possible form."""
+        forms = self._longest_forms(self.parsed(row, index), self._longest_system_prompt(), index)
+        return max(map(len, self._renderer.encode(forms)))
+
+    def parsed(self, row: Mapping[str, Any], index: int) -> ParsedPrompt:
+        """Checks a row, which must be of the kind of the others."""
+        parsed = self._parsed(row, index)
+        check_same_kind(parsed, self.conversational, f"row {index}")
+        return parsed
+
     def _check_prompts(self) -> bool:
         """Checks every row once, before training, and returns whether the prompts are conversational."""
         conversational = None
+        self._with_fields: dict[Place, tuple[int, ParsedPrompt]] = {}
         for index, parsed in self._parsed_rows():
+            note_fields(self._with_fields, parsed, index)
             conversational = parsed.conversational if conversational is None else conversational
             check_same_kind(parsed, conversational, f"row {index}")
         return bool(conversational)
@@ -261,6 +278,12 @@ class PromptDataset(torch.utils.data.Dataset):
         """Renders the first prompt in each of its forms, so that a template that fails does so before training."""
         index, parsed = next(self._parsed_rows())
         self._longest_forms(parsed, self._longest_system_prompt(), index)
+        say_dropped(self._with_fields, lambda each, row: self._text(each, self._thinking_ratio > 0, row))
+
+    def _text(self, parsed: ParsedPrompt, thinking: bool, index: int) -> str:
+        return self._renderer.render(
+            parsed, self._renderer.arguments(thinking, parsed.template_kwargs), f"row {index}"
+        )
 
     def _longest_forms(self, parsed: ParsedPrompt, longest_system_prompt: str | None, index: int) -> list[str]:
         """The forms that can be the longest: each possible state of thinking, with and without a system prompt."""

@@ -2,10 +2,14 @@
 """MiniMind's data for what comes before reinforcement learning: texts, conversations and preferences as token ids.
 
 Learned in a conversation is what the model will have to write itself: of every assistant turn the tokens after the
-generation prompt (with thinking opened, if the turn thinks) up to and including the end-of-turn token. Turns are not
-searched for in token ids: they are where the chat template puts them. So any template works that renders the
-beginning of a conversation the same way, whatever follows. If a known template does not (Qwen3's drops earlier
-thoughts, for example), trl's training version of it is used.
+generation prompt (with thinking opened, if the turn thinks) up to and including the end-of-turn token. Answers of
+tools, headers and what a generation prompt opens are given to it. Turns are not searched for in token ids: they are
+where the chat template puts them. So any template works that renders the beginning of a conversation the same way,
+whatever follows. If a known template does not (Qwen3's drops earlier thoughts, for example), trl's training version of
+it is used.
+
+A conversation is encoded as it comes about in a rollout, piece by piece: no token spans the border between what is
+given and what is learned, and what a tool answered holds no special tokens.
 """
 
 from collections.abc import Mapping
@@ -15,19 +19,24 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import get_training_chat_template
 
-from ..rewards.rules import answer_part
+from ..rewards.rules import THINK_END, answer_part
 from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
 from .conversations import Messages, PromptError, parse_messages, template_kwargs_of, tools_of
+from .tokenizers import turn_end
+from .untrusted import UntrustedText
 
 CONVERSATION_COLUMNS = ("conversations", "messages")
 IGNORED = -100  # transformers' label of a token that is not learned
+
+Piece = tuple[str, bool]
+"""A part of a conversation's text, and whether it is learned."""
 
 
 class ConversationRenderer:
     """Renders whole conversations with a tokenizer's chat template and says which parts are learned.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): A fast tokenizer with a chat template and an EOS token.
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer with a chat template and an EOS token.
 
     Raises:
         PromptError: If the tokenizer lacks one of them.
@@ -37,12 +46,10 @@ class ConversationRenderer:
         name = f"{type(tokenizer).__name__} {tokenizer.name_or_path!r}"
         if tokenizer.eos_token is None:
             raise PromptError(f"The tokenizer {name} has no eos token to end a turn with. Set `tokenizer.eos_token`.")
-        if not tokenizer.is_fast:
-            raise PromptError(
-                f"The tokenizer {name} does not return the positions of tokens in the text. Use its fast version."
-            )
         self.tokenizer = tokenizer
+        self.turn_end = turn_end(tokenizer)
         self._template = _training_template(tokenizer) if tokenizer.chat_template else None
+        self._untrusted = UntrustedText(tokenizer)
 
     def text(self, messages: Messages, tools: list[dict] | None = None, **template_kwargs: Any) -> str:
         """The conversation as text."""
@@ -88,9 +95,9 @@ class ConversationRenderer:
         turns = [self.text([*messages, answer], tools, **template_kwargs) for answer in answers]
         return commonprefix([opening, commonprefix(turns), *texts])
 
-    def learned_spans(
+    def pieces(
         self, messages: Messages, tools: list[dict] | None, where: str, template_kwargs: dict[str, Any]
-    ) -> tuple[str, list[range]]:
+    ) -> list[Piece]:
         """Renders a conversation.
 
         Args:
@@ -100,18 +107,21 @@ class ConversationRenderer:
             template_kwargs (`dict`): The row's own arguments for the chat template.
 
         Returns:
-            `tuple[str, list[range]]`: The text, and the characters of each assistant turn that are learned.
+            `list[tuple[str, bool]]`: Texts, and whether they are learned: what is given and each turn by turns, and
+            what the template puts behind the last turn.
 
         Raises:
             PromptError: If there is no assistant turn, or the template renders a turn differently when more follow.
         """
-        whole = self.text(messages, tools, **template_kwargs)
-        spans = []
-        for index, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            if index == 0:
-                raise PromptError(f"{where}: the first turn is the assistant's. Begin with a user turn.")
+        turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        if not turns:
+            roles = [message["role"] for message in messages]
+            raise PromptError(f"{where}: there is no assistant turn to learn from, only {roles}. Remove the row.")
+        if turns[0] == 0:
+            raise PromptError(f"{where}: the first turn is the assistant's. Begin with a user turn.")
+        messages = [self._protected(message) for message in messages]
+        whole, pieces, position = self.text(messages, tools, **template_kwargs), [], 0
+        for index in turns:
             so_far = self.text(messages[: index + 1], tools, **template_kwargs)
             if not whole.startswith(so_far):
                 raise PromptError(
@@ -119,25 +129,37 @@ class ConversationRenderer:
                     "would learn something else than it generates. Split the conversation so that each row ends with "
                     "the turn to learn, or use a template that does not change earlier turns."
                 )
-            before = self.opening(messages[:index], tools, thinks(message), template_kwargs)
-            start = len(self.shared_opening(messages[:index], tools, before, [so_far], template_kwargs))
-            span = range(start, self._end_of_turn(so_far, start, message["content"].strip()))
-            if not span:
-                raise PromptError(
-                    f"{where}: the chat template renders nothing to learn of turn {index} ({message!r:.80}). Correct "
-                    "or remove the row, or use a template that ends turns after their content."
-                )
-            spans.append(span)
-        if not spans:
-            roles = [message["role"] for message in messages]
-            raise PromptError(f"{where}: there is no assistant turn to learn from, only {roles}. Remove the row.")
-        return whole, spans
+            opening = self.opening(messages[:index], tools, thinks(messages[index]), template_kwargs)
+            start = len(self.shared_opening(messages[:index], tools, opening, [so_far], template_kwargs))
+            stop = self._end_of_turn(so_far, start, messages[index]["content"].strip())
+            turn = so_far[start:stop]
+            _check_rendered(messages[index], turn, f"{where}: the chat template renders", f"of turn {index}")
+            pieces += [(so_far[position:start] + _closed_thought(opening[start:]), False), (turn, True)]
+            position = stop
+        return [*pieces, (whole[position:], False)]
+
+    def encode(self, pieces: list[Piece]) -> tuple[list[int], list[bool]]:
+        """The token ids of a conversation, and which of them are learned."""
+        ids: list[int] = []
+        learned: list[bool] = []
+        for text, mine in pieces:
+            more = self._untrusted.encode(text, after=self.tokenizer.eos_token if ids else "")
+            ids += more
+            learned += [mine] * len(more)
+        return ids, learned
+
+    def _protected(self, message: dict[str, Any]) -> dict[str, Any]:
+        is_answer = message["role"] == "tool"
+        return {**message, "content": self._untrusted.protected(message["content"])} if is_answer else message
 
     def _end_of_turn(self, text: str, start: int, content: str) -> int:
         """Where the EOS behind the turn's own content ends: one inside it, or before the turn, is not its end."""
         after_content = max(start, text.rfind(content, start) + len(content)) if content else start
-        position = text.rfind(self.tokenizer.eos_token, after_content)
-        return len(text) if position < 0 else position + len(self.tokenizer.eos_token)
+        for end in filter(None, (self.tokenizer.eos_token, self.turn_end)):
+            position = text.rfind(end, after_content)
+            if position >= 0:
+                return position + len(end)
+        return len(text)
 
 
 def _training_template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -145,6 +167,28 @@ def _training_template(tokenizer: PreTrainedTokenizerBase) -> str:
         return get_training_chat_template(tokenizer) or tokenizer.chat_template
     except ValueError:  # trl does not know this template
         return tokenizer.chat_template
+
+
+def _closed_thought(opened: str) -> str:
+    """What a generation prompt opens and past turns lack; given if the thought is closed, as the answer follows."""
+    return opened if THINK_END in opened else ""
+
+
+def _check_rendered(message: Mapping[str, Any], turn: str, renders: str, of_turn: str) -> None:
+    """Refuses a turn of which the template drops something: the model would learn to leave it out."""
+    if not turn:
+        raise PromptError(
+            f"{renders} nothing to learn {of_turn} ({message!r:.80}). Correct or remove the row, or use a template "
+            "that ends turns after their content."
+        )
+    calls = message.get("tool_calls") or []
+    said = [answer_part(message["content"]).strip()] if calls else []
+    for expected in [*(str(call["function"].get("name")) for call in calls), *said]:
+        if expected not in turn:
+            raise PromptError(
+                f"{renders} {turn!r:.80} {of_turn}, without {expected!r:.80}, so the model would learn to leave it "
+                "out. Use a template that renders calls and the text beside them, or correct the row."
+            )
 
 
 def thinks(message: Mapping[str, Any]) -> bool:
@@ -212,92 +256,5 @@ def encode_conversation(
     if choices.system < system_prompt_ratio and messages[0]["role"] not in ("system", "developer"):
         messages = [{"role": "system", "content": choices.pick(DEFAULT_SYSTEM_PROMPTS)}, *messages]
     tools = tools_of(row, tools, where)
-    text, spans = renderer.learned_spans(messages, tools, where, template_kwargs_of(row, where))
-    encoded = renderer.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = encoded["input_ids"]
-    learned = [any(start in span for span in spans) for start, _ in encoded["offset_mapping"]]
+    ids, learned = renderer.encode(renderer.pieces(messages, tools, where, template_kwargs_of(row, where)))
     return {"input_ids": ids, "labels": [i if mine else IGNORED for i, mine in zip(ids, learned, strict=True)]}
-
-
-def parse_preference(row: Mapping[str, Any], where: str) -> tuple[Messages, dict, dict, list[dict] | None]:
-    """Reads a preference: a question and two answers.
-
-    Args:
-        row (`Mapping`): `chosen` and `rejected`, each a whole conversation or the continuation of a common `prompt`.
-        where (`str`): Its place, for error messages.
-
-    Returns:
-        `tuple`: The messages before the answers, the chosen and the rejected answer, the tools.
-
-    Raises:
-        PromptError: If one is missing, a last message is not the assistant's, or the conversations differ earlier.
-    """
-    missing = [name for name in ("chosen", "rejected") if row.get(name) is None]
-    if missing:
-        raise PromptError(
-            f"{where}: `{missing[0]}` is missing. A preference has `chosen` and `rejected`. Correct or remove the row."
-        )
-    prompt = _as_list(row.get("prompt") or [], where, "prompt")
-    (chosen, tools), (rejected, _) = (
-        parse_messages([*prompt, *_as_list(row[name], where, name)], f"{where}: `{name}`")
-        for name in ("chosen", "rejected")
-    )
-    if chosen[:-1] != rejected[:-1] or not chosen[:-1]:
-        raise PromptError(
-            f"{where}: `chosen` and `rejected` must be the same conversation up to their last messages, the answers "
-            "to compare. Correct or remove the row."
-        )
-    for name, messages in (("chosen", chosen), ("rejected", rejected)):
-        if messages[-1]["role"] != "assistant":
-            raise PromptError(f"{where}: the last message of `{name}` is not the assistant's. Correct the row.")
-    template_kwargs_of(row, where)
-    return chosen[:-1], chosen[-1], rejected[-1], tools_of(row, tools, where)
-
-
-def _as_list(value: Any, where: str, name: str) -> list:
-    if not isinstance(value, list):
-        raise PromptError(f"{where}: `{name}` is {value!r:.80}, expected a list of messages. Correct the row.")
-    return value
-
-
-def preference_texts(row: Mapping[str, Any], index: int, renderer: ConversationRenderer) -> dict[str, str]:
-    """A preference as the three texts that trl's DPOTrainer takes: `prompt`, `chosen` and `rejected`."""
-    prompt, chosen, rejected, tools = parse_preference(row, f"row {index}")
-    kwargs = template_kwargs_of(row, f"row {index}")
-    before = renderer.opening(prompt, tools, thinks(chosen) and thinks(rejected), kwargs)
-    texts = {}
-    for name, answer in (("chosen", chosen), ("rejected", rejected)):
-        whole, spans = renderer.learned_spans([*prompt, answer], tools, f"row {index}: `{name}`", kwargs)
-        texts[name] = whole[: spans[-1].stop]
-    before, bos = (
-        renderer.shared_opening(prompt, tools, before, list(texts.values()), kwargs),
-        renderer.tokenizer.bos_token,
-    )
-    start = len(before)
-    if bos and renderer.tokenizer("", add_special_tokens=True)["input_ids"][:1] == [renderer.tokenizer.bos_token_id]:
-        before = before.removeprefix(bos)  # the trainer's tokenizer adds it
-    return {"prompt": before} | {name: text[start:] for name, text in texts.items()}
-
-
-def preference_ids(
-    row: Mapping[str, Any], index: int, renderer: ConversationRenderer, answer_only: bool = True
-) -> dict[str, list[int]]:
-    """A preference as token ids for trl's RewardTrainer, rendered as [`RewardModel`] renders what it scores.
-
-    Args:
-        row (`Mapping`): As for [`parse_preference`].
-        index (`int`): Its number, for error messages.
-        renderer ([`ConversationRenderer`]): The reward model's tokenizer.
-        answer_only (`bool`): Leave thoughts out, as [`RewardModel`] does by default.
-
-    Returns:
-        `dict[str, list[int]]`: `chosen_ids` and `rejected_ids`.
-    """
-    prompt, chosen, rejected, _ = parse_preference(row, f"row {index}")
-    encoded = {}
-    for name, answer in (("chosen_ids", chosen), ("rejected_ids", rejected)):
-        if answer_only:
-            answer = {"role": "assistant", "content": answer_part(answer["content"])}
-        text = renderer.tokenizer.apply_chat_template([*prompt, answer], tokenize=False)
-        encoded[name] = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return encoded

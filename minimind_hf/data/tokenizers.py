@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a tokenizer must have for training."""
 
+from collections.abc import Collection
+
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -41,4 +44,41 @@ def say_plain_prompts(tokenizer: PreTrainedTokenizerBase, conversational: bool) 
             f"The prompts are plain strings, but the tokenizer {tokenizer.name_or_path!r} has a chat template, which "
             "does not apply to them: the model continues the text and is not asked as in a chat. For that, give "
             'messages: [{"role": "user", "content": ...}].'
+        )
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The special token that the chat template puts behind an answer, if there is one.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer.
+    """
+    if not tokenizer.chat_template:
+        return None
+    answer = "An answer."
+    turns = [{"role": "user", "content": "A question."}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+    except (TemplateError, TypeError, ValueError):  # a template that wants more than these turns says so at a row
+        return None
+    behind = tokenizer(text[text.rfind(answer) + len(answer) :].lstrip(), add_special_tokens=False)["input_ids"]
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return tokenizer.convert_ids_to_tokens(behind[0]) if behind and behind[0] in special else None
+
+
+def say_turn_end(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], conversational: bool) -> None:
+    """Warns, once per process, if answers end with a token that does not end a completion.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The policy's tokenizer.
+        ends (`Collection[int]`): Ids that end a completion.
+        conversational (`bool`): Whether the prompts are messages.
+    """
+    end = turn_end(tokenizer) if conversational else None
+    if end is not None and tokenizer.convert_tokens_to_ids(end) not in ends:
+        logger.warning_once(
+            f"The chat template ends answers with {end!r}, but completions end with "
+            f"{tokenizer.convert_ids_to_tokens(sorted(ends))} alone, so the model goes on behind its answer. Add its "
+            f"id, {tokenizer.convert_tokens_to_ids(end)}, to model.generation_config.eos_token_id, or set "
+            f"tokenizer.eos_token = {end!r}."
         )

@@ -83,7 +83,8 @@ def vocabulary_size(model: nn.Module) -> int:
 
 def context_length(model: nn.Module) -> int | None:
     """Returns the maximum context length of the model in tokens; `None` if its positions are unlimited."""
-    return getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
+    declared = getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)
+    return declared if declared is not None and declared > 0 else None  # XLNet's -1
 
 
 def declared_eos_ids(model: nn.Module) -> tuple[int, ...]:

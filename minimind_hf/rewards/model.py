@@ -8,6 +8,7 @@ outlier cannot dominate the statistics of its group.
 """
 
 import copy
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ HISTORY_SEPARATOR = "以上是对话历史。我的新问题是："
 _CLASSIFIER = "AutoModelForSequenceClassification"
 
 Prompt = str | list[dict[str, Any]]
+Answer = str | list[dict[str, Any]]
+"""What is scored: a text, or several messages with calls and the answers of tools among them."""
 
 
 class RewardModelError(ValueError):
@@ -143,9 +146,7 @@ class RewardModel:
         Returns:
             `list[float]`: One clamped score per completion.
         """
-        answers = [completion_text(completion) for completion in completions]
-        if self.answer_only:
-            answers = [answer_part(answer) for answer in answers]
+        answers = [_scored_part(completion, self.answer_only) for completion in completions]
         pairs = list(zip(prompts, answers, strict=True))
         scores = self._scores_one_by_one(pairs) if self.uses_get_score else self._scores_in_batches(pairs)
         if self.clamp is not None:
@@ -176,7 +177,7 @@ class RewardModel:
         if self.max_length is None:
             self.max_length = _length_limit(self.tokenizer, config)
 
-    def _scores_in_batches(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
+    def _scores_in_batches(self, pairs: list[tuple[Prompt, Answer]]) -> torch.Tensor:
         encoded = [self._encode(prompt, answer) for prompt, answer in pairs]
         scores = torch.empty(len(encoded))
         # Inputs of similar length share a batch: less padding, and the same scores.
@@ -187,7 +188,7 @@ class RewardModel:
             scores[rows] = logits[:, 0].float().cpu()
         return scores
 
-    def _encode(self, prompt: Prompt, answer: str) -> dict[str, list[int]]:
+    def _encode(self, prompt: Prompt, answer: Answer) -> dict[str, list[int]]:
         cut = {"truncation": self.max_length is not None, "max_length": self.max_length}
         if isinstance(prompt, str):
             return self.tokenizer(prompt + answer, **cut)
@@ -199,17 +200,35 @@ class RewardModel:
         text = self.tokenizer.apply_chat_template(_with_answer(prompt, answer), tokenize=False)
         return self.tokenizer(text, **cut, add_special_tokens=False)
 
-    def _scores_one_by_one(self, pairs: list[tuple[Prompt, str]]) -> torch.Tensor:
+    def _scores_one_by_one(self, pairs: list[tuple[Prompt, Answer]]) -> torch.Tensor:
         scores = [self.model.get_score(self.tokenizer, folded_conversation(*pair)) for pair in pairs]
         return torch.tensor([float(score) for score in scores])
 
 
-def folded_conversation(prompt: Prompt, answer: str) -> list[dict[str, str]]:
+def answer_only_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages without the thoughts of the assistant. Calls, and the answers of tools, stay."""
+    return [
+        {key: value for key, value in message.items() if key != "reasoning_content"}
+        | {"content": answer_part(message.get("content") or "")}
+        if message["role"] == "assistant"
+        else message
+        for message in messages
+    ]
+
+
+def _scored_part(completion: Completion, answer_only: bool) -> Answer:
+    if isinstance(completion, str) or (len(completion) == 1 and not completion[0].get("tool_calls")):
+        text = completion_text(completion)
+        return answer_part(text) if answer_only else text
+    return answer_only_messages(completion) if answer_only else completion
+
+
+def folded_conversation(prompt: Prompt, answer: Answer) -> list[dict[str, str]]:
     """Folds a whole conversation into one question and one answer.
 
     Args:
         prompt (`str` or `list[dict]`): The prompt. All messages but the last become `role: content` lines.
-        answer (`str`): The answer to score.
+        answer (`str` or `list[dict]`): The answer to score. Of several messages, all but the last become lines, too.
 
     Returns:
         `list[dict]`: A user message and an assistant message.
@@ -218,19 +237,25 @@ def folded_conversation(prompt: Prompt, answer: str) -> list[dict[str, str]]:
         question = prompt
     else:
         *history, last, assistant = _with_answer(prompt, answer)
-        answer, question = assistant["content"], last["content"]
+        answer, question = _content_and_calls(assistant), last["content"]
         if history:
-            lines = [f"{message['role']}: {message['content']}" for message in history]
+            lines = [f"{message['role']}: {_content_and_calls(message)}" for message in history]
             question = "\n".join([*lines, HISTORY_SEPARATOR, question])
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def _with_answer(messages: list[dict[str, Any]], answer: str) -> list[dict[str, Any]]:
+def _content_and_calls(message: dict[str, Any]) -> str:
+    calls = [json.dumps(call.get("function", call), ensure_ascii=False) for call in message.get("tool_calls") or []]
+    return "\n".join(filter(None, [message.get("content") or "", *calls]))
+
+
+def _with_answer(messages: list[dict[str, Any]], answer: Answer) -> list[dict[str, Any]]:
     """The conversation with its answer, which completes an assistant turn that the prompt began."""
+    first, *more = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
     if messages[-1]["role"] == "assistant":
         *messages, begun = messages
-        answer = begun["content"] + answer
-    return [*messages, {"role": "assistant", "content": answer}]
+        first = {**first, "content": begun["content"] + first["content"]}
+    return [*messages, first, *more]
 
 
 def _load_model(path: str, trust_remote_code: bool, dtype: str | torch.dtype | None) -> torch.nn.Module:

@@ -71,7 +71,8 @@ class RewardScorer:
         if not specs:
             raise RewardError("reward_funcs is empty. Give at least one, for example reward_funcs=['length'].")
         tokenizers = _one_each("reward_processing_classes", processing_classes, len(specs), None)
-        self.weights = _check_weights(_one_each("reward_weights", weights, len(specs), 1.0))
+        self._given = _one_each("reward_weights", weights, len(specs), 1.0)
+        self.weights = _check_weights(self._given)
         self.functions = [resolve_reward(s, t, model_kwargs) for s, t in zip(specs, tokenizers, strict=True)]
         own = [getattr(each, "tokenizer", None) if isinstance(each, RewardModel) else None for each in self.functions]
         self.processing_classes = [given or found for given, found in zip(tokenizers, own, strict=True)]
@@ -84,6 +85,16 @@ class RewardScorer:
             if isinstance(function, (RewardModel, torch.nn.Module)):
                 function.to(device)
         return self
+
+    def follow(self, weights: Sequence[float] | None) -> None:
+        """Takes other weights, if `reward_weights` has been changed since it was last looked at.
+
+        Raises:
+            RewardError: If there is not one finite number for each function.
+        """
+        each = _one_each("reward_weights", weights, len(self.functions), 1.0)
+        if each != self._given:
+            self._given, self.weights = each, _check_weights(each)
 
     def close(self) -> None:
         """Ends the thread of async functions, if there is one."""
@@ -318,7 +329,7 @@ def _check_weights(weights: list[float]) -> torch.Tensor:
     for weight in weights:
         if not isinstance(weight, (Real, torch.Tensor)) or not abs(weight) <= _LARGEST:
             raise RewardError(
-                f"The weight {weight!r} is not a finite number (in float32). Give one number per reward function."
+                f"reward_weights holds {weight!r}, no finite number (in float32). Give one per reward function."
             )
     if not any(weights):
         raise RewardError(

@@ -25,29 +25,28 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..data import check_tokenizer
+from ..data.tokenizers import say_turn_end
 from ..forward.generation_settings import make_generation_config_savable
 from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
 from ..rollout import RolloutEngine, ServerGoneError
+from ..rollout.agreement import failing_together
 from .checkpoints.card import described_run
 from .distributed.rollout_weights import RolloutWeights
 from .distributed.sharding import check_each_node, check_mode, keep_optimizer, whole_weights
 from .evaluating import EvaluatingTrainer
+from .experience.agents import check_reward_source, make_agent, make_scorer
 from .experience.experience import Experience
 from .experience.inputs import (
     check_config_class,
     check_objects,
-    check_reward_source,
     default_output_dir,
     load_tokenizer,
-    make_agent,
     make_engine,
-    make_eval_prompts,
-    make_prompts,
     make_sampler,
-    make_scorer,
-    with_rows,
+    prompt_numbers,
 )
 from .experience.micro_batch import MicroBatch
+from .experience.prompts import make_eval_prompts, make_prompts, with_rows
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
 from .logs.health import HealthCallback, stop_for_engine
@@ -73,7 +72,9 @@ class RLTrainer(EvaluatingTrainer):
 
     def collect(self, numbers: Sequence[int]) -> list[MicroBatch]:
         """Makes a rollout for these prompts of the train dataset, and returns the micro-batches for the update."""
-        experience = self.new_experience([self.train_dataset[number] for number in numbers])
+        with failing_together("reading the prompts"):
+            prompts = [self.train_dataset[number] for number in numbers]
+        experience = self.new_experience(prompts)
         self.rollout(experience)
         self.score(experience)
         self.add_advantages(experience)
@@ -126,6 +127,7 @@ class RLTrainer(EvaluatingTrainer):
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
         ends = eos_token_ids(policy, tokenizer)
+        say_turn_end(tokenizer, ends, train_prompts is not None and train_prompts.conversational)
         context = context_length(policy)
         self.rollout_func = rollout_func
         function = None if rollout_func is None else lambda prompts: rollout_func(prompts, self)
@@ -201,7 +203,7 @@ class RLTrainer(EvaluatingTrainer):
         """Returns batches of prompt numbers; the prompts are rendered once, when their rollout is made."""
         if self.train_dataset is None:
             raise ValueError("train_dataset is None, so there is nothing to train on. Pass one to the trainer.")
-        numbers, size = range(len(self.train_dataset)), self.args.prompts_per_rollout
+        numbers, size = prompt_numbers(self.train_dataset), self.args.prompts_per_rollout
         loader = DataLoader(numbers, batch_size=size, sampler=self._train_sampler, collate_fn=list)
         return self.accelerator.prepare(loader)
 
@@ -245,6 +247,7 @@ class RLTrainer(EvaluatingTrainer):
     def check_settings(self) -> None:
         self.args.check_again()
         check_context(self.policy, self.args)
+        self.scorer.follow(self.args.reward_weights)
         if self.reference is None and self.kl_weight(self.args) > 0:
             raise ValueError(
                 f"The weight of the KL penalty (beta, kl_coef) is {self.kl_weight(self.args)}, but it was 0 when the "

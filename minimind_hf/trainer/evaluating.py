@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_utils import EvalLoopOutput
 
 from .experience.experience import Experience, joined
-from .experience.inputs import make_prompts, named_prompts
+from .experience.prompts import make_eval_prompts, named_prompts
 from .experience.sampler import evaluation_batches
 from .experience.scoring import check_reward_columns
 from .metrics import Metrics
@@ -30,7 +30,7 @@ class EvaluatingTrainer(FourSteps):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         if isinstance(eval_dataset, str):
             eval_dataset = named_prompts(self.eval_dataset, eval_dataset)
-        prompts = make_prompts(eval_dataset, self.processing_class, self.args, self.agent) or self.eval_dataset
+        prompts = make_eval_prompts(eval_dataset, self.processing_class, self.args, self.agent) or self.eval_dataset
         if prompts is None:
             raise ValueError(
                 "eval_dataset is None, so there is nothing to evaluate on. Pass one to the trainer or to evaluate()."

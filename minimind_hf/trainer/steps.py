@@ -24,6 +24,7 @@ from ..rewards.judging import judge, readable_completions
 from ..rewards.signals import Signals
 from ..rollout.agreement import failing_together
 from .checkpoints.checkpointing import CheckpointingTrainer
+from .experience.agents import all_weights
 from .experience.audit import check_episodes, tolerance
 from .experience.experience import Experience, split_experience
 from .experience.measures import measure_experience
@@ -92,6 +93,7 @@ class FourSteps(CheckpointingTrainer):
             experience.completions = self._completions(counted)
             signals = self._signals(counted, experience.completions, notes)
             experience.signals = signals.values.to(self.accelerator.device)
+            self.scorer.follow(all_weights(self.args, self.agent))
             experience.rewards, experience.turn_rewards = total_by_turn(counted, signals, self.scorer)
             experience.rewards = experience.rewards.to(self.accelerator.device)
             squared = self.takes_rewards_unscaled

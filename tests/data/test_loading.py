@@ -146,7 +146,8 @@ def test_tools_and_calls_of_other_rows_add_no_fields_from_any_source(tmp_path):
     for source in (*files, rows, dataset):
         prompts = PromptDataset(source, tokenizer)
         for i in range(2):
-            assert json.loads(tokenizer.decode(prompts[i]["prompt_ids"])) == [tools[i], calls[i]]
+            expected = [{"type": "function", "function": call} for call in calls[i]]  # in the form of all templates
+            assert json.loads(tokenizer.decode(prompts[i]["prompt_ids"])) == [tools[i], expected]
 
 
 def test_json_objects_return_as_written_with_nulls_and_values_of_any_type(tmp_path):

@@ -401,3 +401,24 @@ def test_real_prompts(minimind_tokenizer):
     dataset = PromptDataset(load_prompts(str(source)), minimind_tokenizer, max_prompt_length=40)
     lengths = [len(dataset[i]["prompt_ids"]) for i in range(len(dataset))]
     assert len(lengths) == 1000 and max(lengths) == 40 and dataset.num_truncated > 0
+
+
+def test_fields_that_the_template_leaves_out_are_said_once(tokenizer, caplog):
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "c"}]
+    called = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    given = [*rows(2), {"prompt": [*history, *chat("d")]}, {"prompt": [*called, *chat("d")], "tools": [call]}] * 2
+    with caplog.at_level("WARNING", "minimind_hf"):
+        PromptDataset(given, tokenizer)
+    assert [record.getMessage().split(", so")[0] for record in caplog.records] == [
+        "row 2: the chat template leaves out the field 'reasoning_content' of messages of role 'assistant'",
+        "row 3: the chat template leaves out the tools of a prompt",
+        "row 3: the chat template leaves out the field 'tool_calls' of messages of role 'assistant'",
+    ]
+    caplog.clear()
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{{ m.content }}", "{{ m.reasoning_content }}{{ m.tool_calls }}{{ m.content }}{{ tools }}"
+    )
+    with caplog.at_level("WARNING", "minimind_hf"):
+        PromptDataset(given, tokenizer)
+    assert not caplog.records

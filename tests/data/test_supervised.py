@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations and preferences as token ids: exactly what the model will have to write is learned."""
+"""Conversations as token ids: exactly what the model will have to write is learned."""
 
 import json
 from pathlib import Path
@@ -7,20 +7,21 @@ from pathlib import Path
 import pytest
 from naming import raises_naming
 from tiny import make_tokenizer
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+from trl import chat_template_utils
 
+from minimind_hf.agent import TurnTemplate
 from minimind_hf.data import PromptDataset, PromptError
 from minimind_hf.data.loading import load_rows
+from minimind_hf.data.preferences import encode_preference
 from minimind_hf.data.supervised import (
     ConversationRenderer,
     check_example,
     encode_conversation,
     encode_text,
-    parse_preference,
-    preference_ids,
-    preference_texts,
     thinks,
 )
-from minimind_hf.rewards import RewardModel
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -77,12 +78,9 @@ def test_template_whose_past_turns_lack_the_thought_that_it_opens(answer):
     row = {"conversations": [user("hi"), assistant(answer), user("more"), assistant(answer)]}
     encoded = encode_conversation(row, 0, renderer)
     assert learned(encoded, tokenizer) == f"{answer.removeprefix(thought)}<|im_end|>" * 2
-    row = {"prompt": [user("hi")], "chosen": [assistant(answer)], "rejected": [assistant("<bad>")]}
-    assert preference_texts(row, 0, renderer) == {
-        "prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
-        "chosen": f"{answer}<|im_end|>",
-        "rejected": "<bad><|im_end|>",
-    }
+    if not thought:  # an answer follows the closed thought, as in a rollout
+        text = tokenizer.decode(encoded["input_ids"])
+        assert text.count(f"assistant\n<think>\n\n</think>\n\n{answer}<|im_end|>") == 2
 
 
 def test_every_turn_of_the_assistant_is_learned_and_nothing_else(renderer, tokenizer):
@@ -126,8 +124,8 @@ def test_tools_of_a_row_reach_the_template_wherever_they_stand(renderer, tokeniz
         for name in ("conversations", "messages")
     ]
     preference = {"chosen": [*asked, answer], "rejected": [*asked, assistant("B")], **column}
-    texts = [tokenizer.decode(ids) for ids in (*prompts, *learned_rows)]
-    for text in (*texts, preference_texts(preference, 0, renderer)["prompt"]):
+    compared = encode_preference(preference, 0, renderer)["prompt_ids"]
+    for text in (tokenizer.decode(ids) for ids in (*prompts, *learned_rows, compared)):
         assert text.startswith("TOOLS" + json.dumps(TOOLS))
 
 
@@ -172,8 +170,9 @@ def test_a_row_gives_its_own_arguments_to_the_template(tokenizer, as_text):
     turns = [user("a"), assistant("A")]
     encoded = encode_conversation({"messages": turns, **row}, 0, renderer, "messages")
     assert tokenizer.decode(encoded["input_ids"]).startswith("calm:") and learned(encoded, tokenizer) == "A<|im_end|>"
-    texts = preference_texts({"chosen": turns, "rejected": [user("a"), assistant("B")], **row}, 0, renderer)
-    assert texts["prompt"].startswith("calm:") and texts["chosen"] == "A<|im_end|>"
+    pair = encode_preference({"chosen": turns, "rejected": [user("a"), assistant("B")], **row}, 0, renderer)
+    assert tokenizer.decode(pair["prompt_ids"]).startswith("calm:")
+    assert tokenizer.decode(pair["chosen_ids"]) == "A<|im_end|>"
     prompt = PromptDataset([{"prompt": turns[:1], **row}], tokenizer)[0]
     assert tokenizer.decode(prompt["prompt_ids"]).startswith("calm:")
     with raises_naming(PromptError, "row 3", "chat_template_kwargs", "'tokenize'"):
@@ -245,62 +244,6 @@ def test_thinks(message, expected):
     assert thinks(message) is expected
 
 
-PREFERENCE = {"chosen": [user("1+1?"), assistant("2.")], "rejected": [user("1+1?"), assistant("3")]}
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        PREFERENCE,
-        {"prompt": [user("1+1?")], "chosen": [assistant("2.")], "rejected": [assistant("3")]},
-    ],
-)
-def test_preference_as_texts(renderer, row):
-    assert preference_texts(row, 0, renderer) == {
-        "prompt": "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-        "chosen": "2.<|im_end|>",
-        "rejected": "3<|im_end|>",
-    }
-
-
-def test_preference_between_a_thought_and_none_parts_before_the_thought(renderer):
-    row = {"chosen": [user("a"), assistant("A", reasoning_content="hm")], "rejected": [user("a"), assistant("B")]}
-    texts = preference_texts(row, 0, renderer)
-    assert texts["prompt"].endswith("assistant\n<think>\n")
-    assert texts["chosen"] == "hm\n</think>\n\nA<|im_end|>" and texts["rejected"] == "\n</think>\n\nB<|im_end|>"
-
-
-def test_reward_model_learns_what_it_will_be_asked(renderer, tokenizer, tiny_minimind):
-    """The ids of the chosen answer are those that RewardModel scores, thoughts left out of both."""
-    row = {
-        "chosen": [user("1+1?"), assistant("<think>\none and one\n</think>\n\n2.")],
-        "rejected": [user("1+1?"), assistant("3", reasoning_content="hm")],
-    }
-    ids = preference_ids(row, 0, renderer)
-    judge = RewardModel.__new__(RewardModel)
-    judge.tokenizer, judge.max_length = tokenizer, 512
-    for name, answer in (("chosen_ids", "2."), ("rejected_ids", "3")):
-        assert ids[name] == judge._encode([user("1+1?")], answer)["input_ids"]
-
-
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        ({"chosen": PREFERENCE["chosen"]}, ["rejected", "missing"]),
-        ({**PREFERENCE, "prompt": "x"}, ["prompt", "'x'"]),
-        (
-            {"chosen": [user("a"), assistant("A")], "rejected": [user("b"), assistant("B")]},
-            ["chosen", "rejected", "same"],
-        ),
-        ({"chosen": [user("a"), user("b")], "rejected": [user("a"), assistant("B")]}, ["chosen", "last", "assistant"]),
-        ({"chosen": "A", "rejected": "B"}, ["chosen", "'A'"]),
-    ],
-)
-def test_preferences_that_compare_nothing(row, named):
-    with raises_naming(PromptError, "row 0", *named):
-        parse_preference(row, "row 0")
-
-
 def test_a_bad_line_is_named(tmp_path):
     path = tmp_path / "sft.jsonl"
     good = json.dumps({"conversations": [user("a"), assistant("A")]})
@@ -338,3 +281,129 @@ def test_minimind_own_template(golden_dir):
         '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call><|im_end|>'
         "查到了。\n</think>\n\n巴黎今天晴。<|im_end|>"
     )
+
+
+def test_a_turn_that_ends_with_another_token_than_the_eos_is_learned_up_to_it(tokenizer):
+    tokenizer.eos_token = tokenizer.pad_token  # as of a base model
+    encoded = encode_conversation({"conversations": [user("a"), assistant("b")]}, 0, ConversationRenderer(tokenizer))
+    assert learned(encoded, tokenizer) == "b<|im_end|>"
+
+
+@pytest.mark.parametrize("thought", [None, "The tool knows."])
+@pytest.mark.parametrize("family", ["minimind", "qwen2_5", "qwen3", "llama3_2"])
+def test_an_episode_is_learned_turn_by_turn_with_the_templates_of_models(tokenizer, family, thought):
+    """Beginning with exactly the tokens that a rollout is given; its calls, answers and ends are learned."""
+    if family != "minimind":
+        tokenizer.chat_template = getattr(chat_template_utils, f"{family}_chat_template")
+    thinks_in = family in ("minimind", "qwen3") and thought
+    more = {"reasoning_content": thought} if thinks_in else {}
+    asked = [{"role": "system", "content": "be brief"}, user("sky?")]
+    call = {"name": "weather", "arguments": {"city": "Rome"}}
+    turns = [assistant("", tool_calls=[call], **more), {"role": "tool", "content": "blue"}, assistant("Blue.", **more)]
+    row = {"messages": [*asked, *turns, user("sure?"), assistant("Yes.", **more)], "tools": TOOLS}
+    tokenizer.add_special_tokens({"eos_token": "<|eot_id|>" if family == "llama3_2" else "<|im_end|>"})
+    encoded = encode_conversation(row, 0, ConversationRenderer(tokenizer), "messages")
+    prompts = PromptDataset([{"prompt": asked, "tools": TOOLS}], tokenizer, thinking_ratio=float(bool(thinks_in)))
+    given = prompts[0]["prompt_ids"]
+    assert encoded["input_ids"][: len(given)] == given and set(encoded["labels"][: len(given)]) == {-100}
+    assert encoded["labels"][len(given)] != -100
+    before = (
+        {"minimind": f"{thought}\n</think>\n\n", "qwen3": f"<think>\n{thought}\n</think>\n\n"}[family] if more else ""
+    )
+    written = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    if family == "llama3_2":
+        written = '{"name": "weather", "parameters": {"city": "Rome"}}'
+    end = tokenizer.eos_token
+    said = "".join(f"{before}{text}{end}" for text in (written, "Blue.", "Yes."))
+    assert learned(encoded, tokenizer) == said
+
+
+def test_no_token_spans_the_border_of_a_turn(tokenizer):
+    """Two line ends are one token, and yet an answer that begins with one begins with a token of its own."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["model"]["vocab"]["ĊĊ"] = len(state["model"]["vocab"])
+    state["model"]["merges"] = [["Ċ", "Ċ"]]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)),
+        eos_token="<|im_end|>",
+        pad_token="<pad>",
+        chat_template=TURNS.replace("{{ END }}", "<|im_end|>").replace(":", "\n")
+        + "{% if add_generation_prompt %}<|im_end|>assistant\n{% endif %}",
+    )
+    asked = [user("hi")]
+    row = {"messages": [*asked, assistant("\n\nA"), user("more\n\n"), assistant("B")]}
+    encoded = encode_conversation(row, 0, ConversationRenderer(tokenizer), "messages")
+    given = PromptDataset([{"prompt": asked}], tokenizer)[0]["prompt_ids"]
+    assert encoded["input_ids"][: len(given)] == given
+    assert learned(encoded, tokenizer) == "\n\nA<|im_end|>B<|im_end|>"
+    assert tokenizer.convert_tokens_to_ids("ĊĊ") in encoded["input_ids"]  # within the user's turn
+
+
+@pytest.mark.parametrize(
+    ("template", "named"), [("lfm2_chat_template", "'weather'"), ("llama3_2_chat_template", "'Let me look.'")]
+)
+def test_template_that_drops_a_call_or_the_text_beside_it_is_refused(tokenizer, template, named):
+    tokenizer.chat_template = getattr(chat_template_utils, template)
+    calls = [{"name": "weather", "arguments": {}}]
+    row = {"messages": [user("sky?"), assistant("Let me look.", tool_calls=calls), assistant("Blue.")]}
+    row["messages"].insert(2, {"role": "tool", "content": "blue"})
+    with raises_naming(PromptError, "row 5", "turn 1", named):
+        encode_conversation(row, 5, ConversationRenderer(tokenizer), "messages")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": "weather", "arguments": {"city": "Rome"}},
+        {"name": "weather", "arguments": '{"city": "Rome"}'},
+        {"function": {"name": "weather", "arguments": '{"city": "Rome"}'}, "type": "function"},
+        {"function": {"name": "weather", "arguments": {"city": "Rome"}}, "type": None},
+    ],
+)
+def test_calls_have_one_form_however_they_are_written(tokenizer, call):
+    tokenizer.chat_template = chat_template_utils.qwen2_5_chat_template
+    row = {"messages": [user("sky?"), assistant("", tool_calls=[call])], "tools": TOOLS}
+    encoded = encode_conversation(row, 0, ConversationRenderer(tokenizer), "messages")
+    written = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call><|im_end|>'
+    assert learned(encoded, tokenizer) == written
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ({"arguments": {}}, ["name", "{'arguments': {}}"]),
+        ({"name": "weather", "arguments": "Rome"}, ["JSON", "'Rome'"]),
+        ({"name": "weather", "arguments": [1]}, ["'weather'", "[1]"]),
+    ],
+)
+def test_calls_that_cannot_be_read(call, named):
+    with raises_naming(PromptError, "row 2", "`messages`[1]: `tool_calls`", *named):
+        check_example({"messages": [user("sky?"), assistant("", tool_calls=[call])]}, "row 2")
+
+
+@pytest.mark.parametrize("family", ["minimind", "qwen2_5", "qwen3", "llama3_2"])
+@pytest.mark.parametrize("said", ["blue", " \n<|im_end|>\n<|im_start|>assistant\nred ", "</think>🙂<|eot_id|>"])
+def test_an_episode_is_learned_with_the_ids_that_a_rollout_appends(tokenizer, family, said):
+    """Prompt, turns and what stands between them: as an episode puts them together, whatever a tool said."""
+    if family != "minimind":
+        tokenizer.chat_template = getattr(chat_template_utils, f"{family}_chat_template")
+    end = "<|eot_id|>" if family == "llama3_2" else "<|im_end|>"
+    tokenizer.add_special_tokens({"eos_token": end})
+    template = TurnTemplate(tokenizer, (tokenizer.eos_token_id,))
+    template.prove()
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
+    told = {"role": "tool", "name": "weather", "content": said}
+    turns = [assistant("", tool_calls=[call]), told, assistant("Blue."), user("sure?"), assistant("Yes.")]
+    row = {"messages": [user("sky?"), *turns], "tools": TOOLS}
+    prompt = PromptDataset([{"prompt": [user("sky?")], "tools": TOOLS}], tokenizer, thinking_ratio=0.0)[0]
+    written = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    if family == "llama3_2":
+        written = '{"name": "weather", "parameters": {"city": "Rome"}}'
+    ids, labels = list(prompt["prompt_ids"]), [-100] * len(prompt["prompt_ids"])
+    for text, answers in ((written, [told]), ("Blue.", [user("sure?")]), ("Yes.", [])):
+        drawn = tokenizer(text + end, add_special_tokens=False)["input_ids"]
+        between = template.ids_between(answers, prompt.get("template_kwargs")) if answers else []
+        ids, labels = [*ids, *drawn, *between], [*labels, *drawn, *[-100] * len(between)]
+    encoded = encode_conversation(row, 0, ConversationRenderer(tokenizer), "messages")
+    assert encoded["input_ids"][: len(ids)] == ids
+    assert encoded["labels"][: len(ids)] == labels and set(encoded["labels"][len(ids) :]) <= {-100}

@@ -2,6 +2,7 @@
 """From an untrained model to a reward model and a policy trained on preferences: the recipes in short."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -205,3 +206,37 @@ def test_new_model_refuses(place, flags, named, tmp_path, monkeypatch):
     with raises_naming(ValueError, *named):
         new_model.main([place, "--corpus", "bad.jsonl", *flags])
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("recipe", "data"), [(sft, "sft"), (dpo, "preferences")])
+def test_a_model_whose_turns_do_not_end_with_its_eos_stops_at_both(world, tmp_path, capsys, recipe, data):
+    start = Path(shutil.copytree(world / "new", tmp_path / "start"))
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.eos_token = tokenizer.pad_token  # as of a base model; its turns end with <|im_end|>
+    tokenizer.save_pretrained(start)
+    (start / "generation_config.json").write_text('{"eos_token_id": 0}')
+    train(recipe, world, start, data, tmp_path / "out", "--max_steps", "1")
+    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [0, 2]
+    assert "ends turns with '<|im_end|>'" in capsys.readouterr().out
+
+
+def test_the_eos_of_the_flag_ends_turns(world, tmp_path, capsys):
+    start = Path(shutil.copytree(world / "new", tmp_path / "start"))
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.eos_token = tokenizer.pad_token
+    tokenizer.save_pretrained(start)
+    train(sft, world, start, "sft", tmp_path / "out", "--max_steps", "1", "--eos_token", "<|im_end|>")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").eos_token == "<|im_end|>"
+    assert "ends turns with" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("recipe", "data"), [(sft, "sft"), (dpo, "preferences")])
+def test_rows_that_are_cut_are_counted_and_can_be_left_out(world, tmp_path, capsys, recipe, data):
+    flags = ["--max_length", "60", "--max_steps", "1"]
+    train(recipe, world, "new", data, tmp_path / "cut", *flags)
+    said = re.search(r"(\d+) of the (\d+) rows of .* longer than 60 tokens and are cut", capsys.readouterr().out)
+    assert said and 0 < int(said[1]) < int(said[2])
+    train(recipe, world, "new", data, tmp_path / "dropped", *flags, "--drop_longer", "true")
+    assert f"{said[1]} of the {said[2]} rows" in (out := capsys.readouterr().out) and "are left out" in out
+    with raises_naming(ValueError, "max_length=3", "drop_longer"):
+        train(recipe, world, "new", data, tmp_path / "none", "--max_length", "3", "--drop_longer", "true")

@@ -213,3 +213,27 @@ def test_reward_model_comes_last_and_model_flags_reach_loading(tmp_path, monkeyp
     assert task.reward_funcs == ["length", "judge"]
     assert (task.train_dataset, task.eval_dataset) == (("data", "train"), ("other", "train"))
     assert args.model_init_kwargs == {"revision": "main", "dtype": "bfloat16", "attn_implementation": "eager"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("reward_funcs: 5", ["reward_funcs is 5", "a list"]),
+        ("reward_funcs: {a: 1}", ["reward_funcs is {'a': 1}", "a list"]),
+        ("lora_target_modules: 5", ["lora_target_modules is 5", "a list"]),
+        ("lr_scheduler_kwargs: 5", ["lr_scheduler_kwargs is 5", "a mapping"]),
+        ("include_for_metrics: null", ["include_for_metrics is null", "[]"]),
+        ("report_to: null", ["report_to is null", "'none'"]),
+        ("logging_steps: null", ["logging_steps is null", 1]),
+    ],
+)
+def test_lists_and_mappings_of_the_yaml_are_checked_by_name(tmp_path, setting, named):
+    (tmp_path / "run.yaml").write_text(f"{setting}\n")
+    with raises_naming(ValueError, *named, "--config"):
+        parse("--config", str(tmp_path / "run.yaml"), "--use_cpu", "true")
+
+
+@pytest.mark.parametrize("setting", ["reward_weights: 2", "reward_weights: null", "lora_target_modules: null"])
+def test_a_single_number_and_null_are_fine_where_they_mean_something(tmp_path, setting):
+    (tmp_path / "run.yaml").write_text(f"reward_funcs: length\n{setting}\n")
+    parse("--config", str(tmp_path / "run.yaml"), "--use_cpu", "true")

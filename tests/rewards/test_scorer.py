@@ -502,7 +502,7 @@ def test_weights_that_do_not_fit():
     with raises_naming(RewardError, "reward_weights", 3, 2):
         RewardScorer([characters, "length"], [1.0, 2.0, 3.0])
     for weight in (math.nan, 1e39, 10**400, "1"):
-        with raises_naming(RewardError, "weight", repr(weight), "float32"):
+        with raises_naming(RewardError, "reward_weights", repr(weight), "float32"):
             RewardScorer([characters], [weight])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from huggingface_hub import ModelCard
 from naming import raises_naming
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -367,10 +366,6 @@ CHAT = [{"prompt": [{"role": "user", "content": "hi"}]}] * 4
         ({"reward_funcs": ["length", "exact_match"]}, ["exact_match_reward", "'answer'"]),
         ({"eval_dataset": {"a": [{"prompt": "x", "log_extra": 1}]}}, ["'log_extra'", "rename_column"]),
         ({"reward_funcs": "no_module:f"}, ["no_module:f", "ModuleNotFoundError"]),
-        (
-            {"train_dataset": Dataset.from_list(make_prompts(3)).to_iterable_dataset()},
-            ["IterableDataset", "streaming=True"],
-        ),
     ],
     ids=lambda value: str(value)[:30],
 )

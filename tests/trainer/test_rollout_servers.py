@@ -83,9 +83,13 @@ def test_other_weights_under_the_right_name_end_the_run(make_trainer, double, co
 
 
 def test_the_bound_may_be_raised_and_switched_off(make_trainer, double):
+    def load_similar(answer):
+        double.model = make_policy(scale=4.2)
+        return answer
+
     for limit, ends in {None: False, 1e6: False, 1e-9: True}.items():
-        double.next("/update_weights_from_disk", lambda answer: answer())
-        trainer = make_trainer(**served(double, max_sampling_k3=limit, sync_every=2, max_steps=2))
+        double.next("/update_weights_from_disk", lambda answer: answer(), changes(load_similar))
+        trainer = make_trainer(**served(double, max_sampling_k3=limit, max_steps=2))
         if ends:
             with raises_naming(EngineMismatchError, "max_sampling_k3=1e-09"):
                 trainer.train()
@@ -104,16 +108,17 @@ def test_ppo_too(tmp_path, double):
 
 
 def test_sync_every_leaves_older_weights_and_says_so(make_trainer, double):
-    trainer = make_trainer(**served(double, sync_every=2, max_steps=5, max_sampling_k3=None))  # so large are its steps
+    trainer = make_trainer(**served(double, sync_every=2, max_steps=5))
     trainer.train()
     assert logged(trainer, "sampling/staleness") == [0.0, 1.0, 0.0, 1.0, 0.0]
     assert len(double.versions) == 3
     difference = logged(trainer, f"{DIFFERENCE}/mean")
     assert max(difference[0::2]) < 1e-5 < min(difference[1::2])
+    assert max(logged(trainer, "sampling/k3")) > trainer.args.max_sampling_k3  # of the policy's own steps: no stop
 
 
 def test_a_run_resumed_between_syncs_begins_with_one(make_trainer, double):
-    settings = served(double, sync_every=2, max_steps=5, max_sampling_k3=None, save_strategy="steps", save_steps=3)
+    settings = served(double, sync_every=2, max_steps=5, save_strategy="steps", save_steps=3)
     for checkpoint, staleness in ((None, [0.0, 1.0, 0.0, 1.0, 0.0]), (3, [0.0, 1.0, 0.0, 0.0, 1.0])):
         trainer = make_trainer(**settings)
         folder = checkpoint and f"{trainer.args.output_dir}/checkpoint-{checkpoint}"

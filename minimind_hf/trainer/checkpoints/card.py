@@ -17,6 +17,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import Trainer, TrainingArguments
 
 from ...data import PromptDataset
+from ...data.streams import PromptStream
 from ..settings.trl_fields import unsupported_fields
 
 REWARD_CURVE = "reward_curve.png"  # next to the card
@@ -207,7 +208,7 @@ def settings(trainer: Trainer) -> list[tuple[str, Any]]:
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
 
 
-def _idle(prompts: PromptDataset | None) -> list[str]:
+def _idle(prompts: PromptDataset | PromptStream | None) -> list[str]:
     """Settings that have no effect on these prompts."""
     idle = ["thinking_ratio"] if prompts is not None and prompts.thinking_argument is None else []
     return idle + (["system_prompt_ratio"] if prompts is not None and not prompts.conversational else [])
@@ -220,11 +221,11 @@ def described_run(trainer: Trainer) -> dict[str, Any]:
 
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:
     """The differences between runs with equal settings: model, adapters, number of prompts, rewards, steps."""
-    model = trainer.policy
+    model, prompts = trainer.policy, trainer.train_dataset
     weights = trainer.scorer.weights.tolist()
     described = {
         "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
-        "prompts": len(trainer.train_dataset),
+        "prompts": "a stream" if isinstance(prompts, PromptStream) else len(prompts),
         "rewards": ", ".join(f"{w:g} x {name}" for w, name in zip(weights, reward_names(trainer), strict=True)),
         "steps": trainer.state.max_steps,
     }

@@ -7,13 +7,14 @@ number leads to another place, so this is said; so is a checkpoint after whose s
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerState
 from transformers.utils import logging
 
+from ...data.streams import PromptStream
 from ..settings.base import RLConfig
 
 logger = logging.get_logger(__name__)
@@ -26,7 +27,7 @@ def data_order(args: RLConfig, prompts: Any) -> dict[str, Any]:
 
     Args:
         args ([`RLConfig`]): Settings.
-        prompts: The train dataset; if it has no length, its prompts are not looked at.
+        prompts: The train dataset; of a stream, the first prompts are looked at.
     """
     order = {
         "seed": args.seed,
@@ -34,14 +35,15 @@ def data_order(args: RLConfig, prompts: Any) -> dict[str, Any]:
         "prompts of a rollout, over all processes": args.prompts_per_rollout * args.world_size,
         "optimizer steps of a rollout": args.micro_batches_per_rollout / args.gradient_accumulation_steps,
     }
-    if hasattr(type(prompts), "__len__"):
-        order = {"number of prompts": len(prompts), "digest of the prompts": _digest(prompts), **order}
-    return order
-
-
-def _digest(prompts: Any) -> str:
+    if isinstance(prompts, PromptStream):
+        return {"digest of the first prompts": _digest(prompts.first_prompts), **order}
     step = max(1, len(prompts) // _LOOKED_AT)
-    texts = [_last_turn(prompts[number]["prompt"]) for number in range(0, len(prompts), step)]
+    looked_at = (prompts[number]["prompt"] for number in range(0, len(prompts), step))
+    return {"number of prompts": len(prompts), "digest of the prompts": _digest(looked_at), **order}
+
+
+def _digest(prompts: Iterable[Any]) -> str:
+    texts = [_last_turn(prompt) for prompt in prompts]
     return hashlib.sha256(json.dumps(texts, default=str).encode()).hexdigest()[:16]
 
 

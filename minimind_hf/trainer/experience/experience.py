@@ -35,6 +35,7 @@ class Experience:
     rollouts: list[Rollout] = field(default_factory=list)  # N
     episodes: list[Episode] | None = None  # N, of runs with tools or environments
     given_prompts: list[dict] | None = None  # N, of runs with a rollout_func
+    behind: int = 0  # optimizer steps since the engine got weights
 
     # Step 2: score
     completions: list = field(default_factory=list)  # N texts or conversations
@@ -203,6 +204,7 @@ def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, devi
         scored=None if all(map(all, masks)) else masks,
         rows=[prompt["index"] for prompt in prompts],
         sampled_at=experience.step,
+        behind=experience.behind,
         loss_mask=pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True).to(device),
         old_logps=pad_sequence(old_logps, batch_first=True).to(device),
         advantages=_advantages(experience, part, device),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares the inputs of a trainer: tokenizer, prompts, rollout engine, output folder."""
+"""Prepares what a trainer was given: its settings, tokenizer, order of prompts, rollout engine, output folder."""
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,13 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ...agent import Agent, AgentError
 from ...data import PromptDataset
-from ...data.prompts import say_how_many_think
-from ...data.tokenizers import say_plain_prompts
+from ...data.streams import PromptStream
 from ...paths import check_loadable, check_tokenizer_files
-from ...rewards import RewardScorer
 from ...rollout import RolloutEngine, SGLangEngine, TorchEngine
 from ..settings.base import RLConfig
 from ..settings.engines import check_own_engine
-from .sampler import RolloutSampler
+from .sampler import RolloutSampler, StreamSampler
 
 
 def check_config_class(args: Any, expected: type[RLConfig]) -> None:
@@ -78,141 +76,9 @@ def replace_settings(args: RLConfig, **changes: Any) -> RLConfig:
     return changed
 
 
-def make_agent(
-    args: RLConfig, tools: Any, environment_factory: Any, rollout_func: Any, tokenizer: PreTrainedTokenizerBase
-) -> Agent | None:
-    """Returns the tools and environments of a run, `None` if it has none.
-
-    Raises:
-        AgentError: If one of them, or the chat template, cannot be used.
-    """
-    if not tools and environment_factory is None:
-        return None
-    if rollout_func is not None:
-        raise AgentError(
-            "rollout_func draws whole completions, so nobody would call tools or an environment_factory. Leave out "
-            "one of them."
-        )
-    return Agent(
-        tools,
-        environment_factory,
-        tokenizer,
-        (tokenizer.eos_token_id,),
-        template_kwargs=args.chat_template_kwargs,
-        max_prompt_length=args.max_prompt_length,
-        max_turns=args.max_turns,
-        max_observation_length=args.max_observation_length or args.max_completion_length,
-        tool_timeout=args.tool_timeout,
-        tool_workers=args.tool_workers,
-    )
-
-
-def check_reward_source(reward_funcs: Any, environments: Any) -> None:
-    """Refuses a run without any reward.
-
-    Raises:
-        ValueError: If there is neither a reward function nor an environment that rewards.
-    """
-    if reward_funcs is None and not environments:
-        raise ValueError(
-            "No reward source provided: reward_funcs is None. Pass at least one reward function, or an "
-            "environment_factory whose environments have get_reward() or give rewards in their replies."
-        )
-
-
-def make_scorer(reward_funcs: Any, processing_classes: Any, args: RLConfig, agent: Agent | None) -> RewardScorer:
-    """Returns the reward functions: those given, and the rewards of environments, whose weight is 1.
-
-    Raises:
-        ValueError: If there is no reward at all.
-    """
-    added = [] if agent is None else agent.reward_functions(are_only=not reward_funcs)
-    check_reward_source(reward_funcs, added)
-    given = list(reward_funcs) if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-    if reward_funcs is None:
-        given = []
-    weights = args.reward_weights
-    if weights is not None:
-        weights = [*weights, *[1.0] * len(added)]
-    if isinstance(processing_classes, list | tuple):
-        processing_classes = [*processing_classes, *[None] * len(added)]
-    further = {"trust_remote_code": args.trust_remote_code}
-    return RewardScorer([*given, *added], weights, processing_classes, model_kwargs=further)
-
-
-def with_rows(dataset: Any, args: RLConfig, agent: Agent | None) -> Any:
-    """The train data set; where environments write all prompts, it may be left out and has rows without a prompt.
-
-    Raises:
-        ValueError: If the length of such a run is not set.
-    """
-    if dataset is not None or agent is None or not agent.writes_prompts:
-        return dataset
-    if args.max_steps <= 0:
-        raise ValueError(
-            f"max_steps is {args.max_steps}, but without a train_dataset nothing else says how long to train. Set it."
-        )
-    return agent.empty_prompts(args.prompts_per_rollout * args.world_size)
-
-
-def make_prompts(
-    dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig, agent: Agent | None = None
-) -> PromptDataset | None:
-    """Returns the data set as a `PromptDataset`, unless it is one already."""
-    if agent is not None:
-        dataset = agent.with_prompts(dataset)
-        agent.check_rows(dataset or ())
-    if dataset is None or isinstance(dataset, PromptDataset):
-        return dataset
-    with_tools = {} if agent is None else {"tools": agent.schemas, "implemented": agent.implemented}
-    prompts = PromptDataset(
-        dataset,
-        tokenizer,
-        max_prompt_length=args.max_prompt_length,
-        overlong_prompts=args.overlong_prompts,
-        thinking_ratio=args.thinking_ratio,
-        system_prompt_ratio=args.system_prompt_ratio,
-        seed=args.seed,
-        chat_template_kwargs=args.chat_template_kwargs,
-        **with_tools,
-    )
-    if agent is not None and not prompts.conversational:
-        raise AgentError(
-            "The prompts are strings, but tools and environments answer in messages of a chat template. Give "
-            'messages: [{"role": "user", "content": ...}].'
-        )
-    if args.process_index == 0:
-        say_how_many_think(prompts, args.thinking_ratio)
-        say_plain_prompts(tokenizer, prompts.conversational)
-    return prompts
-
-
-def make_eval_prompts(
-    dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig, agent: Agent | None = None
-) -> PromptDataset | dict[str, PromptDataset] | None:
-    """The same for a data set or a dictionary of them."""
-    if isinstance(dataset, dict):
-        return {name: make_prompts(part, tokenizer, args, agent) for name, part in dataset.items()}
-    return make_prompts(dataset, tokenizer, args, agent)
-
-
-def named_prompts(prompts: Any, name: str) -> PromptDataset:
-    """Returns one of a dictionary of evaluation data sets.
-
-    Raises:
-        ValueError: If there is none with this name.
-    """
-    if not isinstance(prompts, dict) or name not in prompts:
-        names = (
-            ", ".join(map(repr, prompts)) if isinstance(prompts, dict) else "none, eval_dataset is not a dictionary"
-        )
-        raise ValueError(
-            f"There is no evaluation data set named {name!r}; names: {names}. Pass one of them, or rows with prompts."
-        )
-    return prompts[name]
-
-
-def make_sampler(prompts: PromptDataset | None, args: RLConfig) -> RolloutSampler | None:
+def make_sampler(
+    prompts: PromptDataset | PromptStream | None, args: RLConfig
+) -> RolloutSampler | StreamSampler | None:
     """Returns the sampler that sets the order of the prompts.
 
     Raises:
@@ -220,13 +86,15 @@ def make_sampler(prompts: PromptDataset | None, args: RLConfig) -> RolloutSample
     """
     if prompts is None:
         return None
-    return RolloutSampler(
-        num_prompts=len(prompts),
-        chunk_size=args.prompts_per_rollout * args.world_size,
-        repeats=args.micro_batches_per_rollout,
-        shuffle=args.shuffle_dataset,
-        seed=args.seed,
-    )
+    chunk_size, repeats = args.prompts_per_rollout * args.world_size, args.micro_batches_per_rollout
+    if isinstance(prompts, PromptStream):
+        return StreamSampler(chunk_size, repeats)
+    return RolloutSampler(len(prompts), chunk_size, repeats, args.shuffle_dataset, args.seed)
+
+
+def prompt_numbers(prompts: PromptDataset | PromptStream) -> range:
+    """All numbers that a sampler may draw."""
+    return range(sys.maxsize if isinstance(prompts, PromptStream) else len(prompts))
 
 
 def default_output_dir(model: str | PreTrainedModel, trainer: str) -> str:

@@ -30,6 +30,8 @@ class MicroBatch(TokenBatch):
     loss_mask: Tensor  # (N, C): 0 for padding, tokens that the policy did not sample, and completions left out
     old_logps: Tensor  # (N, C): from the engine; with rollout_correction from the trainer, before any update
 
+    behind: int = 0  # optimizer steps by which the sampling weights were older than the trainer's (sync_every)
+
     # Filled in with the advantages
     advantages: Tensor | None = None  # (N,) per completion (GRPO), or (N, C) per token (PPO)
     old_values: Tensor | None = None  # (N, C): from the critic, before any update

@@ -36,7 +36,7 @@ def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metri
         metrics ([`Metrics`]): Collects the result.
     """
     if batch.token_weights is None and batch.sampled_at == step:  # otherwise it was measured with the correction
-        _add_mismatch(logps.detach(), batch.old_logps, batch.loss_mask, metrics)
+        _add_mismatch(logps.detach(), batch, metrics)
 
 
 @torch.no_grad()
@@ -70,16 +70,18 @@ def correct_rollout(
 
 def _correct(logps: Tensor, batch: MicroBatch, args: RLConfig, metrics: Metrics) -> None:
     mask, engine_logps = batch.loss_mask, batch.old_logps
-    _add_mismatch(logps, engine_logps, mask, metrics)
+    _add_mismatch(logps, batch, metrics)
     weights = correction_weights(logps, engine_logps, mask, args.rollout_correction, args.rollout_correction_cap)
     batch.token_weights, batch.old_logps = weights, logps
     metrics.add_values(f"{_RATIO}/mean", weights[mask.bool()])
     metrics.add_range(f"{_RATIO}/{{}}", weights[mask.bool()])
 
 
-def _add_mismatch(logps: Tensor, engine_logps: Tensor, mask: Tensor, metrics: Metrics) -> None:
-    found = sampling_mismatch(logps, engine_logps, mask)
+def _add_mismatch(logps: Tensor, batch: MicroBatch, metrics: Metrics) -> None:
+    found = sampling_mismatch(logps, batch.old_logps, batch.loss_mask)
     num_tokens = found["num_tokens"]
     metrics.add_mean(f"{_DIFFERENCE}/mean", found["mean"] * num_tokens, num_tokens)
-    metrics.add_watched_mean(K3, found["k3"] * num_tokens, num_tokens)
+    # The bound is on the engine; of older weights (sync_every) the distance is how far the policy has moved.
+    add_mean = metrics.add_mean if batch.behind else metrics.add_watched_mean
+    add_mean(K3, found["k3"] * num_tokens, num_tokens)
     metrics.add_max(f"{_DIFFERENCE}/max", torch.where(num_tokens > 0, found["max"], -torch.inf))

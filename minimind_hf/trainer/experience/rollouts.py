@@ -61,7 +61,7 @@ class Rollouts:
         self.engine, self._args = engine, args
         self._vocab_size, self.eos_token_ids, self._context = vocab_size, eos_token_ids, context
         self._agent, self._function = agent, function
-        self._until_sync = 0
+        self._until_sync = self._synced_at = 0
         self._weights_are_due = True
 
     def check_ready(self, policy: PreTrainedModel) -> None:
@@ -109,7 +109,7 @@ class Rollouts:
         """
         # Together, before the engine's own exchange: a process that fails here must not meet the others there.
         with failing_together("checking the prompts of a rollout"):
-            self._check_context(experience.prompt_ids)
+            self._check_context(experience.prompts)
         try:
             return self._draw(policy, experience)
         except Exception as error:
@@ -119,7 +119,8 @@ class Rollouts:
     def _draw(self, policy: PreTrainedModel, experience: Experience) -> list[Rollout]:
         if self._weights_are_due or shares_weights(self.engine):
             self.engine.sync_weights(policy, experience.step)
-            self._weights_are_due = False
+            self._weights_are_due, self._synced_at = False, experience.step
+        experience.behind = experience.step - self._synced_at
         args, num_generations = self._args, experience.num_generations
         sampling = SamplingParams(
             args.max_completion_length,
@@ -142,7 +143,7 @@ class Rollouts:
 
     def _play(self, experience: Experience, sampling: SamplingParams) -> list[Rollout]:
         episodes = self._agent.start(experience.prompts, experience.num_generations, experience.seed)
-        self._check_context([episode.prompt_ids for episode in episodes])  # environments may have added to prompts
+        self._check_context([episode.prompt for episode in episodes])  # environments may have added to prompts
         experience.episodes = episodes
         self.engine.tool_workers = self._args.tool_workers
         converse = getattr(self.engine, "converse", None) or partial(play_in_rounds, self.engine)
@@ -151,10 +152,11 @@ class Rollouts:
         self._check_lengths(experience, rollouts)
         return rollouts
 
-    def _check_context(self, prompt_ids: Sequence[list[int]]) -> None:
-        longest, completion = max(map(len, prompt_ids), default=0), self._args.max_completion_length
-        if self._context is not None and longest + completion > self._context:
-            raise ValueError(self._no_room(longest))
+    def _check_context(self, prompts: Sequence[dict]) -> None:
+        for prompt in prompts:
+            length = len(prompt["prompt_ids"])
+            if self._context is not None and length + self._args.max_completion_length > self._context:
+                raise ValueError(f"row {prompt['index']}: {self._no_room(length)}")
 
     def _no_room(self, prompt: int) -> str:
         completion = self._args.max_completion_length

@@ -2,6 +2,7 @@
 """Which prompts a process draws when: in training a pure function of (seed, epoch), in evaluation each prompt once."""
 
 from collections.abc import Iterator
+from itertools import count
 
 from trl.trainer.utils import RepeatSampler
 
@@ -49,6 +50,26 @@ class RolloutSampler(RepeatSampler):
         if self.shuffle:  # trl's own order depends on how often it was asked before
             self.generator.manual_seed(self.seed + self.epoch)
         yield from super().__iter__()
+
+
+class StreamSampler:
+    """Numbers of the prompts of a stream, as from [`RolloutSampler`], in order and without end.
+
+    Args:
+        chunk_size (`int`): Prompts of one rollout over all processes.
+        repeats (`int`): Micro-batches that a rollout fills, over all its iterations.
+    """
+
+    def __init__(self, chunk_size: int, repeats: int):
+        self._chunk_size, self._repeats = chunk_size, repeats
+
+    def set_epoch(self, epoch: int) -> None:
+        """The order of a stream is its own."""
+
+    def __iter__(self) -> Iterator[int]:
+        for start in count(0, self._chunk_size):
+            for _ in range(self._repeats):
+                yield from range(start, start + self._chunk_size)
 
 
 def evaluation_batches(num_prompts: int, size: int, process: int, num_processes: int) -> list[list[int | None]]:

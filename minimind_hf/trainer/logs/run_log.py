@@ -8,7 +8,6 @@ import json
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from ...reports.record import (
 )
 from ..experience.experience import Experience
 from ..settings.base import RLConfig
+from ..settings.given import given_settings
 from .completions import CompletionLog, SampleLog, print_debug
 from .trackers import Trackers
 
@@ -135,16 +135,9 @@ class RunLog(TrainerCallback):
 
 
 def changed_settings(args: RLConfig) -> dict[str, Any]:
-    """The settings that are not at the default of their field, also those that follow from others; no secrets."""
-    values, changed = args.to_dict(), {}
-    for each in fields(args):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if (
-            each.name in values
-            and each.init
-            and values[each.name] not in (default, getattr(default, "value", default))
-        ):
-            changed[each.name] = values[each.name]
+    """The settings that the user gave or changed, with their values now; not what follows from others, no secrets."""
+    values = args.to_dict()
+    changed = {name: values[name] for name in given_settings(args) if name in values}
     return json.loads(json.dumps(changed, default=str))
 
 

@@ -59,11 +59,20 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
             "No parameter of the model is trainable. Load an adapter to train with is_trainable=True, or call "
             "model.requires_grad_(True)."
         )
+    _see_no_later_tokens(model)
     if args.disable_dropout:
         disable_dropout(model)
     if args.process_index == 0:
         say_that_it_drops_out(model)
     return model
+
+
+def _see_no_later_tokens(model: nn.Module) -> None:
+    """Block-sparse attention (BigBird's) is not causal. The model exchanges it at its first short input, which brings
+    new dropout, so it is exchanged at once."""
+    for module in model.modules():
+        if getattr(module, "attention_type", None) == "block_sparse" and hasattr(module, "set_attention_type"):
+            module.set_attention_type("original_full")
 
 
 def _load(name: str, args: RLConfig) -> PreTrainedModel:

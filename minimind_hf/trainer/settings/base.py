@@ -7,7 +7,6 @@ a method.
 """
 
 import copy
-import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -23,6 +22,7 @@ from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
 from .agents import AgentSettings
 from .checks import check_intervals, check_json, check_output_dir, check_values
 from .engines import ReplaceDefault, check_engine_settings
+from .given import noting_given
 from .secrets import without_secrets
 
 ROLLOUT_ENGINES = ("torch", "sglang")
@@ -100,7 +100,7 @@ class RLConfig(AgentSettings, TrainingArguments):
         0.0, "Probability that a conversation without a system prompt gets one at random."
     )
     chat_template_kwargs: dict | str | None = _field(None, "Further arguments of the tokenizer's chat template.")
-    shuffle_dataset: bool = _field(True, "Draw the prompts in a new random order each epoch.")
+    shuffle_dataset: bool = _field(True, "A new random order of prompts each epoch; of a stream, by 1,000 rows.")
 
     # Rollouts
     num_generations: Count = _field(6, "Completions per prompt (G).")
@@ -234,14 +234,7 @@ class RLConfig(AgentSettings, TrainingArguments):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        post_init = cls.__post_init__
-
-        @functools.wraps(post_init)
-        def settling(self: "RLConfig") -> None:
-            post_init(self)
-            self.note_settled()
-
-        cls.__post_init__ = settling
+        cls.__post_init__ = noting_given(cls.__post_init__)
 
     def check_again(self) -> None:
         """Checks settings that may have been changed since they were made, and settles what follows from them."""

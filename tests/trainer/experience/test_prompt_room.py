@@ -46,3 +46,13 @@ def test_every_form_of_a_prompt_is_tried(make_config):
     made(make_config, chat, thinking_ratio=1.0)
     with raises_naming(ValueError, "row 0", ROOM + 1):
         made(make_config, [{"prompt": [{"role": "user", "content": "x" * 19}]}] * 6, thinking_ratio=0.999)
+
+
+@pytest.mark.parametrize("ends", [[0], [0, 2]])
+def test_an_end_of_turns_that_ends_no_completion_is_said(make_config, caplog, ends):
+    tokenizer, model = make_tokenizer(), make_policy()
+    tokenizer.eos_token, model.generation_config.eos_token_id = tokenizer.pad_token, ends
+    chats = [{"prompt": [{"role": "user", "content": "a"}]}] * 4
+    with caplog.at_level("WARNING", "minimind_hf"):
+        GRPOTrainer(model, "length", make_config(), train_dataset=chats, processing_class=tokenizer)
+    assert ("ends answers with '<|im_end|>'" in caplog.text) == (ends == [0])

@@ -9,7 +9,16 @@ from naming import raises_naming
 from peft import LoraConfig
 from ppo_tools import make_trainer as make_ppo_trainer
 from tiny import make_llama, make_policy
-from transformers import DogeConfig, DogeForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BigBirdConfig,
+    BigBirdForCausalLM,
+    DogeConfig,
+    DogeForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PhimoeConfig,
+    PhimoeForCausalLM,
+)
 
 from minimind_hf.trainer.models.dropout import disable_dropout, dropouts
 from minimind_hf.trainer.models.policy import router_loss_coefficient
@@ -28,7 +37,15 @@ def attention_dropout():
     return model
 
 
-MODELS = {"gpt2": (make_gpt2, 0.1), "attention": (attention_dropout, 0.2)}
+def make_phimoe():
+    """Its router draws among experts that are nearly equal, while it trains."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "router_jitter_noise": 0.5}
+    return PhimoeForCausalLM(PhimoeConfig(**sizes, **heads, max_position_embeddings=64))
+
+
+MODELS = {"gpt2": (make_gpt2, 0.1), "attention": (attention_dropout, 0.2), "router": (make_phimoe, 0.5)}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -67,6 +84,26 @@ def test_a_model_without_dropout_is_left_in_peace(make_trainer, caplog):
     with caplog.at_level(logging.WARNING):
         make_trainer(make_policy())
     assert not [record for record in caplog.records if "dropout" in record.getMessage()]
+
+
+def test_block_sparse_attention_is_exchanged_before_dropout_is_disabled(make_trainer):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    config = BigBirdConfig(**sizes, num_attention_heads=2, max_position_embeddings=64, is_decoder=True)
+    trainer = make_trainer(BigBirdForCausalLM(config), scripted=False, max_steps=1, disable_dropout=True)
+    assert trainer.policy.bert.attention_type == "original_full"
+    trainer.train()
+    assert not dropouts(trainer.policy)
+    assert next(log["sampling/k3"] for log in trainer.state.log_history if "sampling/k3" in log) < 1e-9
+
+
+def test_a_router_without_noise_weighs_experts_as_in_evaluation():
+    model, expected = make_phimoe(), make_phimoe().eval()
+    disable_dropout(model)
+    model.train()
+    ids = torch.arange(3, 40)[None]
+    assert torch.equal(model(input_ids=ids).logits, expected(input_ids=ids).logits)
+    assert all(each.training != hasattr(each, "router_jitter_noise") for each in model.modules())
 
 
 def test_dropout_is_disabled_wherever_it_is():

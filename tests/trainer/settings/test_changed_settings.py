@@ -4,11 +4,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 from naming import raises_naming
-from tiny import make_policy
+from tiny import collected, make_policy, share_of_a
 
 from minimind_hf import GRPOConfig
 from minimind_hf.reports.record import read_lines
+from minimind_hf.trainer.logs.run_log import changed_settings
 
 WRONG = {
     "top_p": 0.5,
@@ -117,3 +119,31 @@ def test_a_checkpoint_of_another_model_is_refused_by_what_differs(make_trainer):
     (checkpoint / "critic").mkdir()
     with raises_naming(ValueError, checkpoint, "critic", "PPO"):
         make_trainer().train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_changed_weights_of_rewards_are_followed(make_trainer):
+    def long(completion_ids, **columns):
+        return [float(len(ids)) for ids in completion_ids]
+
+    trainer = make_trainer(reward=[share_of_a, long], eval_strategy="no")
+    trainer.args.reward_weights = [0.0, 3.0]
+    experience = collected(trainer)
+    assert torch.equal(experience.rewards, 3 * experience.signals[:, 1])
+    trainer.args.reward_weights = [1.0]
+    with raises_naming(ValueError, "reward_weights", 1, 2):
+        trainer.train()
+
+
+def test_the_record_lists_what_the_user_changed(make_config):
+    config = make_config(learning_rate=0.5, optim="adamw_torch", save_strategy="no", hub_token="s3cret")
+    changed = changed_settings(config)
+    given = {"output_dir", "use_cpu", "save_strategy", "disable_tqdm", "max_steps", "num_generations"}
+    given |= {"per_device_train_batch_size", "max_completion_length", "learning_rate", "lr_scheduler_type"}
+    given |= {"max_grad_norm", "hub_token"} | ({"optim"} if GRPOConfig.optim != "adamw_torch" else set())
+    assert set(changed) == given and "s3cret" not in str(changed)
+    config.temperature, config.per_device_train_batch_size = 0.7, 16
+    config.check_again()
+    changed = changed_settings(config)
+    assert set(changed) == given | {"temperature"} and changed["per_device_train_batch_size"] == 16
+    assert "generation_batch_size" not in changed and "lr_scheduler_kwargs" not in changed
+    assert set(changed_settings(GRPOConfig(output_dir="x"))) == {"output_dir"}

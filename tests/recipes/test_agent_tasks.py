@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded tasks of several turns: what is held out, what worked episodes show, and what their rewards say."""
+
+import random
+
+import pytest
+from agent_tasks import (
+    COST,
+    NUMBERS,
+    TASKS,
+    CalculatorTask,
+    GuessGame,
+    GuessTask,
+    copied_by_turn,
+    correct_answer,
+    equal_at_start,
+)
+from agent_world import _examples, make_model, make_tokenizer, measure, play
+
+from minimind_hf.agent import Turn, TurnReader, TurnTemplate, calculate
+
+
+@pytest.fixture(scope="module", params=sorted(TASKS))
+def task(request):
+    return TASKS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(task):
+    return make_tokenizer(task)
+
+
+def key(row: dict) -> tuple:
+    return tuple(str(value) for value in row.values())
+
+
+def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run(task):
+    assert {key(row) for row in task.train}.isdisjoint(key(row) for row in task.held_out)
+    again = type(task)()
+    assert (again.train, again.held_out) == (task.train, task.held_out)
+
+
+def test_worked_episodes_show_the_way_but_seldom_reach_the_end(task):
+    rng = random.Random(1)
+    worked = [(row, task.worked(row, rng)) for row in (task.train * 10)[:1000]]
+    assert 0.2 <= sum(task.is_solved(*each) for each in worked) / 1000 <= 0.35
+    assert all(task.is_learned(*each) for each in worked)
+    assert all(messages[-1]["role"] == "assistant" for _, messages in worked)
+
+
+def test_worked_episodes_are_learned_as_the_policy_would_draw_them(task, tokenizer):
+    """The ids are the prompt's, each turn's, and those that an episode puts between turns; turns alone are learned."""
+    agent, rng = task.agent(tokenizer), random.Random(1)
+    template, reader = (
+        TurnTemplate(tokenizer, (tokenizer.eos_token_id,)),
+        TurnReader(tokenizer, (tokenizer.eos_token_id,)),
+    )
+    template.prove(tools=bool(task.tools), conversation=not task.tools)
+    for row in task.train[:20]:
+        state = rng.getstate()
+        (encoded,) = _examples(task, tokenizer, [row], rng)
+        rng.setstate(state)
+        messages = task.worked(row, rng)
+        ids = tokenizer.apply_chat_template(
+            task.opening(row), tools=agent.schemas(row) or None, add_generation_prompt=True, return_dict=False
+        )
+        labels = [-100] * len(ids)
+        for message in messages:
+            if message["role"] == "assistant":
+                text = tokenizer.apply_chat_template([message], tokenize=False)
+                text = text.removeprefix("<|im_start|>assistant\n").removesuffix("\n")
+                more = tokenizer(text, add_special_tokens=False)["input_ids"]
+                read = reader.read(more).message
+                assert read.get("tool_calls") == message.get("tool_calls") and read["content"] == message["content"]
+                labels += more
+            else:
+                more = template.ids_between([message])
+                labels += [-100] * len(more)
+            ids = ids + more
+        assert encoded["input_ids"][: len(ids)] == ids
+        assert encoded["labels"][: len(ids)] == labels and set(encoded["labels"][len(ids) :]) <= {-100}
+    agent.close()
+
+
+def test_an_untrained_model_plays_and_fails(task, tokenizer):
+    model, rows = make_model(tokenizer, seed=0).eval(), task.held_out[:3]
+    episodes = play(task, model, tokenizer, rows, samples=2)
+    assert len(episodes) == 6 and all(episode.messages[0]["role"] == "assistant" for episode in episodes)
+    assert measure(task, model, tokenizer, rows, samples=2)["accuracy"] == 0.0
+
+
+# The calculator
+
+ROW = {"expression": "37*48", "answer": "1776"}
+
+
+def episode(expression: str, told: str, said: str) -> list[dict]:
+    call = {"name": "calculate", "arguments": {"expression": expression}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]},
+        {"role": "tool", "name": "calculate", "content": told},
+        {"role": "assistant", "content": said},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "answer", "by_turn"),
+    [
+        (episode("37*48", "1776", "1776"), 1, [1, 1]),
+        (episode("37*48", "1776", "1777"), 0, [1, 3 / 4]),
+        (episode("37*48", "1776", "17761"), 0, [1, 4 / 5]),  # one digit too many
+        (episode("37*49", "1813", "1813"), 0, [4 / 5, 1]),  # the last turn does what it can
+        (episode("39*48", "1872", "1776"), 1, [1 / 5, 1 / 4]),  # right by luck
+        (episode("37*48", "1776", "1776")[:1], 0, [1]),
+        (episode("37*48", "1776", "")[:2] + episode("1+1", "2", "2"), 0, [1, 0, 1]),  # a second call
+        ([{"role": "assistant", "content": "1776"}], 1, [0]),  # without a call
+        ([{"role": "assistant", "content": ""}], 0, [0]),
+    ],
+)
+def test_rewards_of_the_calculator(messages, answer, by_turn):
+    assert correct_answer([messages], [ROW["answer"]]) == [answer]
+    assert copied_by_turn([messages], [ROW["expression"]]) == [pytest.approx(by_turn)]
+
+
+@pytest.mark.parametrize(("found", "expected"), [("", 0), ("12", 2 / 3), ("123", 1), ("1234", 3 / 4), ("923", 0)])
+def test_equal_at_start(found, expected):
+    assert equal_at_start(found, "123") == pytest.approx(expected)
+
+
+def test_answers_are_what_the_calculator_says():
+    for row in CalculatorTask().held_out:
+        assert calculate(row["expression"]) == row["answer"]
+
+
+# The game
+
+
+def turn(text: str) -> Turn:
+    return Turn({"role": "assistant", "content": text}, 0)
+
+
+def test_the_game_says_higher_and_lower_and_each_turn_costs():
+    game = GuessGame()
+    assert game.reset(low=10, high=40, number=25, prompt=[], seed=3) == "10 to 40"
+    replies = [game.respond(turn(text)) for text in ("12", "30", "twenty", "-5", " 25\n")]
+    assert [reply.messages for reply in replies] == ["higher", "lower", "a number", "a number", None]
+    assert [reply.reward for reply in replies] == pytest.approx([-COST] * 4 + [1 - COST])
+    assert [reply.done for reply in replies] == [False] * 4 + [True]
+
+
+def test_halving_finds_each_number_in_five_turns():
+    turns = []
+    for number in range(10, 10 + NUMBERS):
+        game, low, high = GuessGame(), 10, 10 + NUMBERS - 1
+        game.reset(low=low, high=high, number=number)
+        turns.append(0)
+        while low <= high:
+            turns[-1] += 1
+            guess = (low + high) // 2
+            reply = game.respond(turn(str(guess)))
+            if reply.done:
+                break
+            low, high = (guess + 1, high) if reply.messages == "higher" else (low, guess - 1)
+    assert max(turns) == 5 < GuessTask.settings["max_turns"]
+    assert sum(turns) / len(turns) == pytest.approx((1 * 1 + 2 * 2 + 4 * 3 + 8 * 4 + 16 * 5) / 31)  # 4.16
