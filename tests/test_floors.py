@@ -33,7 +33,7 @@ FLOORS = (
     ("trainer.checkpoints",),
     ("trainer.logs",),
     ("trainer.step_guard", "trainer.steps"),
-    ("trainer.evaluating", "trainer.trl_attributes"),
+    ("trainer.evaluating", "trainer.trl_attributes", "trainer.choosing"),
     ("trainer.base",),
     ("trainer.grpo", "trainer.ppo"),
     ("trainer",),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of policy losses. A row holds everything that the settings, the model card and the docs need for one loss.
 
-A new loss is a function of [`LossInputs`] and [`LossSettings`] that returns the loss of each token, and a row in
-`OBJECTIVES`. A custom loss needs no row: `loss_type="file.py:function"`.
+A new loss is a function of [`LossInputs`] and [`LossSettings`] that returns each token's loss, and a row here. A
+custom loss needs no row: `loss_type="file.py:function"`.
 
 The aggregation of `cispo`, `grpo`, `sapo` and `vespo` can be chosen. `dr_grpo`, `dapo`, `bnpo` and `luspo` are the
 objective `grpo` with the aggregation from their papers.
@@ -79,8 +79,7 @@ class Objective:
     Args:
         token_loss (`Callable`): Takes clean inputs (all `(N, C)`, masked slots replaced) and settings; returns the
             loss of each token, `(N, C)`, without the KL term.
-        label (`str`): Its name in prose.
-        summary (`str`): A description in a few words, for help and docs.
+        label (`str`), summary (`str`): Its name in prose, and a description in a few words, for help and docs.
         clipped (`Callable`, *optional*): Takes the same arguments; returns the tokens that the clip changes,
             `(low, high)`, each `(N, C)`.
         paper (`str`, *optional*), arxiv (`str`, *optional*): Title and arXiv number of its source.
@@ -90,6 +89,7 @@ class Objective:
             of the upper clip from 1 (default `epsilon`).
         takes_delta (`bool`): Whether `delta` bounds its ratio.
         takes_token_weights (`bool`): Whether `token_loss` itself uses `token_weights`, which otherwise multiply it.
+        needs_advantage (`bool`): Whether loss and gradient are 0 where the advantage is; not assumed of custom losses.
     """
 
     token_loss: TokenLoss
@@ -103,6 +103,7 @@ class Objective:
     caps_ratio: bool = False
     takes_delta: bool = False
     takes_token_weights: bool = False
+    needs_advantage: bool = False
 
 
 # CISPO
@@ -228,6 +229,7 @@ _GRPO = Objective(
     paper="DeepSeekMath",
     arxiv="2402.03300",
     takes_delta=True,
+    needs_advantage=True,
 )
 OBJECTIVES: dict[str, Objective] = {
     "cispo": Objective(
@@ -238,6 +240,7 @@ OBJECTIVES: dict[str, Objective] = {
         paper="MiniMax-M1",
         arxiv="2506.13585",
         caps_ratio=True,
+        needs_advantage=True,
     ),
     "grpo": _GRPO,
     "dr_grpo": replace(
@@ -271,6 +274,7 @@ OBJECTIVES: dict[str, Objective] = {
         "a smooth gate in place of the clip",
         paper="Soft Adaptive Policy Optimization",
         arxiv="2511.20347",
+        needs_advantage=True,
     ),
     "vespo": Objective(
         _vespo,
@@ -280,6 +284,7 @@ OBJECTIVES: dict[str, Objective] = {
         arxiv="2602.10693",
         aggregation="token",
         takes_token_weights=True,
+        needs_advantage=True,
     ),
 }
 LOSS_TYPES = tuple(OBJECTIVES)

@@ -19,7 +19,6 @@ from .choices import DEFAULT_SYSTEM_PROMPTS, prompt_choices
 from .conversations import (
     NOT_PASSED_ON,
     PASSED_TO_TEMPLATE,
-    Messages,
     ParsedPrompt,
     PromptError,
     check_same_kind,
@@ -147,11 +146,15 @@ class PromptDataset(torch.utils.data.Dataset):
         Returns:
             `dict`: `prompt` (`str`, or `list[dict]` with the chosen system message), `prompt_ids` (`list[int]`),
             `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values). For
-            `rendered_with` and for later turns also what the template got: `thinking` (`bool`), `template_kwargs`
+            later turns also what the template got: `thinking` (`bool`), `template_kwargs`
             (`dict`, thinking included) and `tools` (`list[dict]`, *optional*).
         """
         index = self._kept[item]
         return self.example(own_fields(self._rows[index], self._shared_fields), index, int(self._epoch))
+
+    def row_of(self, number: int) -> int:
+        """The row of the source data set that a prompt comes from."""
+        return self._kept[number]
 
     def example(self, row: Mapping[str, Any], index: int, epoch: int) -> dict[str, Any]:
         """Renders a row, with the choices of its number and an epoch; see `__getitem__`."""
@@ -173,18 +176,6 @@ class PromptDataset(torch.utils.data.Dataset):
             "template_kwargs": arguments,
             "tools": parsed.tools,
         }
-
-    def rendered_with(self, example: Mapping[str, Any], appended: str | Messages) -> dict[str, Any]:
-        """Returns a copy of an example with what an environment says behind its last user message.
-
-        The choices of the example stay. No string of the text becomes a special or added token.
-
-        Args:
-            example (`dict`): One of this data set.
-            appended (`str` or `list[dict]`): See [`PromptRenderer.extended`].
-        """
-        prompt, ids = self._renderer.extended(example, appended)
-        return {**example, "prompt": prompt, "prompt_ids": self._shorten(ids, example["index"])}
 
     def longest(self, row: Mapping[str, Any], index: int) -> int:
         """Token ids of a row's longest possible form."""

@@ -120,10 +120,6 @@ class PromptStream(torch.utils.data.Dataset):
         self._next = number + 1
         return self._renderer.example(row, index, epoch)
 
-    def rendered_with(self, example: Mapping[str, Any], appended: str) -> dict[str, Any]:
-        """As of [`PromptDataset`]."""
-        return self._renderer.rendered_with(example, appended)
-
     def _begin(self) -> None:
         self._order, self._next = self._passes(), 0
 

@@ -61,7 +61,9 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> str | None:
         text = tokenizer.apply_chat_template(turns, tokenize=False)
     except (TemplateError, TypeError, ValueError):  # a template that wants more than these turns says so at a row
         return None
-    behind = tokenizer(text[text.rfind(answer) + len(answer) :].lstrip(), add_special_tokens=False)["input_ids"]
+    if answer not in text:
+        return None
+    behind = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     return tokenizer.convert_ids_to_tokens(behind[0]) if behind and behind[0] in special else None
 

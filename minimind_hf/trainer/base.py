@@ -29,12 +29,11 @@ from ..data.tokenizers import say_turn_end
 from ..forward.generation_settings import make_generation_config_savable
 from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
 from ..rollout import RolloutEngine, ServerGoneError
-from ..rollout.agreement import failing_together
 from .checkpoints.card import described_run
 from .distributed.rollout_weights import RolloutWeights
 from .distributed.sharding import check_each_node, check_mode, keep_optimizer, whole_weights
 from .evaluating import EvaluatingTrainer
-from .experience.agents import check_reward_source, make_agent, make_scorer
+from .experience.agents import all_weights, check_reward_source, make_agent, make_scorer
 from .experience.experience import Experience
 from .experience.inputs import (
     check_config_class,
@@ -53,6 +52,7 @@ from .logs.health import HealthCallback, stop_for_engine
 from .logs.progress import RLProgressCallback
 from .logs.run_log import RunLog
 from .metrics import Metrics
+from .models.optimization import fill_gradients
 from .models.policy import check_context, check_fits, fast_layout, load_policy, router_loss_coefficient
 from .models.reference import Reference
 from .settings.base import RLConfig
@@ -72,11 +72,11 @@ class RLTrainer(EvaluatingTrainer):
 
     def collect(self, numbers: Sequence[int]) -> list[MicroBatch]:
         """Makes a rollout for these prompts of the train dataset, and returns the micro-batches for the update."""
-        with failing_together("reading the prompts"):
-            prompts = [self.train_dataset[number] for number in numbers]
-        experience = self.new_experience(prompts)
+        numbers = self.choose_prompts(numbers)
+        experience = self.new_experience(self.read_prompts(numbers))
         self.rollout(experience)
         self.score(experience)
+        experience = self.resample(experience, numbers)
         self.add_advantages(experience)
         self.record(experience)
         return self.training_batches(experience)
@@ -194,11 +194,6 @@ class RLTrainer(EvaluatingTrainer):
 
     # The Trainer: data
 
-    def new_experience(self, prompts: list[dict]) -> Experience:
-        """Returns an empty experience for the next training rollout; its seed is a pure function of its number."""
-        seed = self.sampling_seed(self.rollouts_made)
-        return Experience(prompts, self.args.num_generations, seed, self.state.global_step, metrics=self.metrics)
-
     def get_train_dataloader(self) -> DataLoader:
         """Returns batches of prompt numbers; the prompts are rendered once, when their rollout is made."""
         if self.train_dataset is None:
@@ -247,7 +242,7 @@ class RLTrainer(EvaluatingTrainer):
     def check_settings(self) -> None:
         self.args.check_again()
         check_context(self.policy, self.args)
-        self.scorer.follow(self.args.reward_weights)
+        self.scorer.follow(all_weights(self.args, self.agent))
         if self.reference is None and self.kl_weight(self.args) > 0:
             raise ValueError(
                 f"The weight of the KL penalty (beta, kl_coef) is {self.kl_weight(self.args)}, but it was 0 when the "
@@ -277,8 +272,12 @@ class RLTrainer(EvaluatingTrainer):
         super()._run_epoch(*args, epoch=epoch, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: MicroBatch, num_items_in_batch: Tensor | None = None) -> Tensor:
-        *parts, last = self.parts(inputs)
         self.guard.begin_micro_batch(inputs)
+        work = self.work(inputs)
+        if work is None:
+            fill_gradients(model)
+            return torch.zeros((), device=self.accelerator.device)
+        *parts, last = self.parts(work)
         synchronizes = self.accelerator.sync_gradients
         with self.metrics.phase("update"):
             losses = []

@@ -22,6 +22,7 @@ from ..algorithms import (
 )
 from ..rollout import RolloutEngine
 from .base import RLTrainer
+from .choosing import ChoosingPrompts
 from .experience.experience import Experience
 from .experience.inputs import with_quantization
 from .experience.micro_batch import MicroBatch
@@ -42,7 +43,7 @@ LOGGED_NAMES = {
 }
 
 
-class GRPOTrainer(TrlAttributes, RLTrainer):
+class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
     """Trains a causal LM by GRPO ([DeepSeekMath](https://arxiv.org/abs/2402.03300)) or CISPO
     ([MiniMax-M1](https://arxiv.org/abs/2506.13585)).
 
@@ -110,6 +111,7 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
         )
         self._rollouts.eos_token_ids = eos_of(self.args) or self._rollouts.eos_token_ids
         check_head_dtype(self.args, self.policy)
+        self.prepare_choosing()
         self._step_tokens: Tensor | None = None
         self.entropy_control = EntropyControl(self.args, self.accelerator, lambda: self.metrics)
         self.add_callback(self.entropy_control)
@@ -193,6 +195,16 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
             return split_by_tokens(batch, CPU_TOKENS, whole_groups=True)
         return super().parts(batch)
 
+    def learns(self, batch: MicroBatch) -> list[bool]:
+        """Completions without advantage count if something else than the advantage moves the policy."""
+        counted = super().learns(batch)
+        args = self.args
+        others = self.kl_weight(args) or self.entropy_control.weight or self.router_loss_coefficient
+        needs_all_tokens = others or args.top_entropy_quantile < 1 or not args.objective.needs_advantage
+        if needs_all_tokens or batch.has_advantage is None:
+            return counted
+        return [counts and has_one for counts, has_one in zip(counted, batch.has_advantage, strict=True)]
+
     def get_batch_samples(self, *args, **kwargs) -> tuple[list[MicroBatch], Tensor]:
         micro_batches, denominator = super().get_batch_samples(*args, **kwargs)
         if self.entropy_control.weight:
@@ -250,11 +262,15 @@ class GRPOTrainer(TrlAttributes, RLTrainer):
             self._reference_sync.save(output_dir, writes=self.args.should_save)
         if self.args.should_save:
             self.entropy_control.save(output_dir)
+            if self.prompt_memory is not None:
+                self.prompt_memory.save(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         self.entropy_control.load(checkpoint)
+        if self.prompt_memory is not None:
+            self.prompt_memory.load(checkpoint)
         if self._reference_sync is not None:
             self._reference_sync.load(checkpoint)

@@ -225,6 +225,9 @@ class PPOTrainer(RLTrainer):
             loss = loss + self.router_loss(output.scores.aux_loss, batch.share, metrics)
         return loss
 
+    def learns(self, batch: MicroBatch) -> list[bool]:
+        return [True] * len(batch) if self._kept_output is not None else super().learns(batch)
+
     def _forward(self, model: nn.Module, batch: MicroBatch) -> ActorCriticOutput:
         with_router = self.router_loss_coefficient > 0
         return model(batch, self.args.temperature, with_entropy=True, with_aux_loss=with_router)

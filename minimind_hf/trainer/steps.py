@@ -8,7 +8,7 @@ of step 4. docs/extending.md builds one in a dozen lines.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from .experience.agents import all_weights
 from .experience.audit import check_episodes, tolerance
 from .experience.experience import Experience, split_experience
 from .experience.measures import measure_experience
-from .experience.micro_batch import MicroBatch
+from .experience.micro_batch import MicroBatch, part_of
 from .experience.mismatch import correct_rollout, measure_staleness
 from .experience.parts import score_in_parts, split_by_tokens
 from .experience.rollouts import Rollouts
@@ -124,6 +124,14 @@ class FourSteps(CheckpointingTrainer):
         prompts = [counted.prompt_of(index) for index in range(len(completions))]
         return judge(self.scorer, prompts, completions, counted.policy_ids, **further)
 
+    def choose_prompts(self, numbers: Sequence[int]) -> Sequence[int]:
+        """The prompts of the train dataset that a rollout draws, given those whose turn it is."""
+        return numbers
+
+    def resample(self, experience: Experience, numbers: Sequence[int]) -> Experience:
+        """After the rewards, may put groups of a training rollout aside and draw others: as many as there were."""
+        return experience
+
     @abstractmethod
     def add_advantages(self, experience: Experience) -> None:
         """Step 3: computes `experience.advantages`, `(N,)`, from the rewards."""
@@ -205,6 +213,22 @@ class FourSteps(CheckpointingTrainer):
         count = self.accelerator.gather(torch.tensor(len(parts), device=self.accelerator.device)).max().item()
         return parts if len(parts) == count else split_by_tokens(batch, budget, at_least=count)
 
+    def learns(self, batch: MicroBatch) -> list[bool]:
+        """Whether the loss depends on a completion at all; others are not computed in the update."""
+        if batch.scored is None or self.router_loss_coefficient > 0:  # a router balances all tokens
+            return [True] * len(batch)
+        return [any(scored) for scored in batch.scored]
+
+    def work(self, batch: MicroBatch) -> MicroBatch | None:
+        """The completions that the loss depends on. Every process has at least one, for the exchange of gradients."""
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # where all need equally many passes
+            return batch
+        rows = [row for row, learns in enumerate(self.learns(batch)) if learns]
+        if not rows and self.accelerator.num_processes == 1:
+            return None
+        rows = rows or [min(range(len(batch)), key=lambda row: len(batch.completion_ids[row]))]
+        return batch if len(rows) == len(batch) else part_of(batch, rows)
+
     def skips_update(self) -> bool:
         """Whether to skip the next update; called once per step, in all processes."""
         return self._step_denominator.item() == 0  # read no earlier than here, where the update waits for the device
@@ -214,9 +238,25 @@ class FourSteps(CheckpointingTrainer):
 
     # Helpers for hooks
 
-    def sampling_seed(self, number: int) -> int:
-        """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process)."""
-        sequence = np.random.SeedSequence((self.args.seed, number, self.args.process_index))
+    def read_prompts(self, numbers: Sequence[int]) -> list[dict]:
+        """Renders prompts of the train dataset."""
+        with failing_together("reading the prompts"):
+            return [self.train_dataset[number] for number in numbers]
+
+    def new_experience(self, prompts: list[dict], draw: int = 0) -> Experience:
+        """Returns an empty experience for the next training rollout.
+
+        Args:
+            prompts (`list[dict]`): Its prompts.
+            draw (`int`): Number of the pass, if a rollout draws several times. The seed is a pure function of both.
+        """
+        seed = self.sampling_seed(self.rollouts_made, draw)
+        return Experience(prompts, self.args.num_generations, seed, self.state.global_step, metrics=self.metrics)
+
+    def sampling_seed(self, number: int, draw: int = 0) -> int:
+        """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process, pass)."""
+        further = (draw,) if draw else ()
+        sequence = np.random.SeedSequence((self.args.seed, number, self.args.process_index, *further))
         return int(sequence.generate_state(1)[0])
 
     def token_scores(self, model: nn.Module, batch: MicroBatch, **options: bool) -> TokenScores:

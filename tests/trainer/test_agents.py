@@ -329,3 +329,24 @@ def test_a_failing_environment_ends_the_run_with_its_name(tmp_path):
 
     with raises_naming(AgentError, "Fails", "reset", "no disk"):
         make_trainer(tmp_path, environment_factory=Fails).train()
+
+
+def test_environments_play_on_a_stream_as_on_its_rows(tmp_path):
+    found = []
+    for rows in (ROWS, datasets.Dataset.from_list(ROWS).to_iterable_dataset()):
+        trainer = make_trainer(
+            tmp_path, environment_factory=Counter, train_dataset=rows, max_steps=1, shuffle_dataset=False, beta=0.0
+        )
+        trainer.train()
+        found.append(torch.cat([parameter.flatten() for parameter in trainer.model.parameters()]))
+    assert torch.equal(*found)
+
+
+def test_weights_of_given_rewards_are_followed_beside_those_of_environments(tmp_path):
+    def length(completion_ids, **columns):
+        return [float(len(ids)) for ids in completion_ids]
+
+    trainer = make_trainer(tmp_path, rewards=[length], environment_factory=Counter, reward_weights=[0.5], max_steps=1)
+    trainer.args.reward_weights = [2.0]
+    trainer.train()
+    assert trainer.reward_weights.tolist() == [2.0, 1.0]

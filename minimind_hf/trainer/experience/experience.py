@@ -59,22 +59,7 @@ class Experience:
         """The experience without the stand-ins, for metrics."""
         if self.num_stand_ins == 0:
             return self
-        rows = self.num_counted
-        return replace(
-            self,
-            prompts=self.prompts[: rows // self.num_generations],
-            num_stand_ins=0,
-            rollouts=self.rollouts[:rows],
-            episodes=None if self.episodes is None else self.episodes[:rows],
-            given_prompts=None if self.given_prompts is None else self.given_prompts[:rows],
-            completions=self.completions[:rows],
-            signals=None if self.signals is None else self.signals[:rows],
-            rewards=None if self.rewards is None else self.rewards[:rows],
-            turn_rewards=None if self.turn_rewards is None else self.turn_rewards[:rows],
-            advantages=None if self.advantages is None else self.advantages[:rows],
-            turn_advantages=None if self.turn_advantages is None else self.turn_advantages[:rows],
-            tokens=None if self.tokens is None else select_rows(self.tokens, range(rows)),
-        )
+        return selected(replace(self, num_stand_ins=0), range(len(self.prompts) - self.num_stand_ins))
 
     def prompt_of(self, index: int) -> dict:
         """Returns the prompt that completion `index` answers, as an environment or a rollout_func left it."""
@@ -149,10 +134,41 @@ def _with_nan_rows(values: Tensor, count: int) -> Tensor:
     return torch.cat([values, values.new_full((count, *values.shape[1:]), float("nan"))])
 
 
-def joined(experiences: Sequence[Experience]) -> Experience:
+def selected(experience: Experience, groups: Sequence[int]) -> Experience:
+    """Some groups of an experience, by their numbers."""
+    size = experience.num_generations
+    rows = [row for group in groups for row in range(group * size, (group + 1) * size)]
+    index = torch.tensor(rows, dtype=torch.long)
+
+    def of(values):
+        if values is None or (isinstance(values, list) and not values):  # not filled in yet
+            return values
+        return values[index.to(values.device)] if isinstance(values, Tensor) else [values[row] for row in rows]
+
+    return replace(
+        experience,
+        prompts=[experience.prompts[group] for group in groups],
+        rollouts=of(experience.rollouts),
+        episodes=of(experience.episodes),
+        given_prompts=of(experience.given_prompts),
+        completions=of(experience.completions),
+        signals=of(experience.signals),
+        rewards=of(experience.rewards),
+        turn_rewards=of(experience.turn_rewards),
+        notes={name: of(column) for name, column in experience.notes.items()},
+        advantages=of(experience.advantages),
+        turn_advantages=of(experience.turn_advantages),
+        tokens=None if experience.tokens is None else select_rows(experience.tokens, rows),
+    )
+
+
+def joined(experiences: Sequence[Experience], keeps_notes: bool = False) -> Experience:
     """Joins experiences that were sampled with the same weights; only the last may have stand-ins.
 
-    The columns that reward functions added to the completion log are dropped.
+    Args:
+        experiences (`Sequence[Experience]`): At least one.
+        keeps_notes (`bool`): Whether the columns that reward functions added to the completion log are kept, with
+            `None` where a function added none.
     """
     first, last = experiences[0], experiences[-1]
     with_turns = any(part.turn_rewards is not None for part in experiences)
@@ -168,8 +184,16 @@ def joined(experiences: Sequence[Experience]) -> Experience:
         signals=torch.cat([part.signals for part in experiences]),
         rewards=torch.cat([part.rewards for part in experiences]),
         turn_rewards=[row for part in experiences for row in part.rewards_by_turn] if with_turns else None,
-        notes={},
+        notes=_joined_notes(experiences) if keeps_notes else {},
     )
+
+
+def _joined_notes(experiences: Sequence[Experience]) -> dict[str, list]:
+    names = dict.fromkeys(name for part in experiences for name in part.notes)
+    return {
+        name: [note for part in experiences for note in part.notes.get(name) or [None] * len(part.rollouts)]
+        for name in names
+    }
 
 
 def split_experience(
@@ -208,6 +232,7 @@ def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, devi
         loss_mask=pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True).to(device),
         old_logps=pad_sequence(old_logps, batch_first=True).to(device),
         advantages=_advantages(experience, part, device),
+        has_advantage=_has_advantage(experience, part),
     )
 
 
@@ -227,6 +252,13 @@ def _advantages(experience: Experience, part: slice, device: torch.device) -> Te
     if experience.turn_advantages is None:
         return None if experience.advantages is None else experience.advantages[part].to(device)
     return spread_over_turns(experience.turn_advantages[part].to(device), experience.own_masks(part).to(device))
+
+
+def _has_advantage(experience: Experience, part: slice) -> list[bool] | None:
+    of_turns, of_completions = experience.turn_advantages, experience.advantages
+    if of_turns is not None:
+        return (of_turns[part] != 0).any(dim=1).tolist()
+    return None if of_completions is None else (of_completions[part] != 0).tolist()
 
 
 def _loss_mask(rollout: Rollout, mask_truncated: bool) -> list[int]:

@@ -33,6 +33,7 @@ class MicroBatch(TokenBatch):
     behind: int = 0  # optimizer steps by which the sampling weights were older than the trainer's (sync_every)
 
     # Filled in with the advantages
+    has_advantage: list[bool] | None = None  # whether a token of the completion has one that is not 0 (GRPO)
     advantages: Tensor | None = None  # (N,) per completion (GRPO), or (N, C) per token (PPO)
     old_values: Tensor | None = None  # (N, C): from the critic, before any update
     returns: Tensor | None = None  # (N, C): the critic's targets
@@ -128,8 +129,8 @@ def part_of(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
     return replace(
         select_rows(batch, rows),
         rows_in_whole=list(rows),
-        share=len(rows) / len(batch),
-        local_tokens=batch.loss_mask.sum(),
+        share=batch.share * len(rows) / len(batch),
+        local_tokens=batch.loss_mask.sum() if batch.local_tokens is None else batch.local_tokens,
     )
 
 

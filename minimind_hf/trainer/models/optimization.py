@@ -65,6 +65,18 @@ def clip_by_model(accelerator: Accelerator, models: tuple[list[nn.Parameter], ..
     return [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
 
 
+def fill_gradients(model: nn.Module) -> None:
+    """Gives all parameters a gradient of 0, if none has any: an optimizer then still moves by its momentum.
+
+    Args:
+        model (`nn.Module`): The model that is trained.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if all(parameter.grad is None for parameter in trained):
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+
+
 def is_stateless(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer keeps no state between steps: SGD without momentum."""
     optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate's wrapper

@@ -22,6 +22,7 @@ from ...algorithms import (
 from ...bounds import Bounds, Count, NotNegative, Positive, Share
 from .algorithms import advantage_of, level_notices, objective_of
 from .base import Algorithm, RLConfig, _field
+from .dynamic_sampling import DynamicSamplingSettings
 from .generation_kwargs import resolve_generation_kwargs
 from .trl_fields import refuse_unsupported, say_without_effect, takes_fields_of
 
@@ -30,7 +31,7 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 @takes_fields_of(trl.GRPOConfig)
-class GRPOConfig(RLConfig):
+class GRPOConfig(DynamicSamplingSettings, RLConfig):
     """Settings of [`GRPOTrainer`]. The batch sizes count completions, as in trl."""
 
     _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs"]

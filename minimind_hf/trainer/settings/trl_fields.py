@@ -59,7 +59,8 @@ def takes_fields_of(trl_config: type) -> Callable[[type], type]:
     """A decorator, to stand below `@dataclass`, that declares the fields of trl which the class does not have yet."""
 
     def declare(config: type) -> type:
-        ours, types = {*config.__annotations__, *(each.name for each in fields(config))}, get_type_hints(trl_config)
+        inherited = {name for base in config.__mro__ for name in vars(base).get("__dataclass_fields__", ())}
+        ours, types = {*config.__annotations__, *inherited}, get_type_hints(trl_config)
         added = [each for each in fields(trl_config) if each.name not in ours]
         for each in added:
             setattr(config, each.name, _copied(each))

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes that draw unequally many further prompts; started by test_dynamic_sampling.py.
+
+    python dynamic_sampling_worker.py FOLDER
+
+Every group of the first process teaches at once, and in the second one none does, so that it draws prompts until they
+are used up. Prints one JSON object: exit codes, passes of each process, and the largest difference of their weights.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from launching import fork, wait
+from tiny import GRPO, make_policy, share_of_a, tiny_trainer
+
+from minimind_hf import GRPOConfig
+
+
+def train(folder: Path, rank: int) -> None:
+    def reward(completion_ids, **_):
+        return share_of_a(completion_ids) if rank == 0 else [1.0] * len(completion_ids)
+
+    config = GRPOConfig(output_dir=str(folder / "run"), dynamic_sampling=True, prompt_memory=True, **GRPO)
+    trainer = tiny_trainer(config, make_policy(), reward, prompts=24)
+    passes = []
+    draw = trainer._draw
+    trainer._draw = lambda numbers, number: (passes.append(len(numbers)), draw(numbers, number))[1]
+    trainer.train()
+    (folder / f"{rank}.json").write_text(json.dumps({"passes": passes, "memory": trainer.prompt_memory._counts}))
+    torch.save({name: each.detach() for name, each in trainer.policy.named_parameters()}, folder / f"{rank}.pt")
+    trainer.end()
+
+
+def main(folder: Path) -> None:
+    (folder / "run").mkdir(parents=True)
+    children = fork(partial(train, folder), 2, errors=folder)
+    statuses = wait(children, timeout=120)
+    first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
+    report = {
+        "statuses": [statuses[child] for child in children],
+        "difference": max((first[name] - second[name]).abs().max().item() for name in first),
+        "processes": [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
+    }
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
