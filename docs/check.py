@@ -152,7 +152,7 @@ def make_environment(folder: Path) -> dict[str, str]:
 STAND_INS = """
 import json, sys
 sys.path.insert(0, "recipes")
-import new_model
+import minimind_tools, new_model
 from journey import small_world
 from pathlib import Path
 from minimind_hf.models.convert import convert
@@ -163,6 +163,10 @@ def first(name, count):
 for name, source in (("rlaif", "prompts"), ("sft", "sft"), ("dpo", "preferences"), ("pretrain", "pretrain"),
                      ("held_out", "held_out")):
     Path(f"{name}.jsonl").write_text("".join(first(source, 8)))
+system = {"role": "system", "content": "", "tools": json.dumps(minimind_tools.TOOLBOX.schemas[:1])}
+turns = [[system, {"role": "user", "content": f"{n}*{n}?"}, {"role": "assistant", "content": ""}] for n in range(8)]
+rows = [{"conversations": each, "gt": [str(n * n)]} for n, each in enumerate(turns)]
+Path("agent_rl.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 sizes = ["hidden_size=64", "num_hidden_layers=2", "num_attention_heads=4", "num_key_value_heads=2"]
 new_model.main(["stand_ins/model", "--corpus", "stand_ins/sft.jsonl", "--vocab_size", "400", "--config", *sizes])
 convert("stand_ins/model", "full_sft_512.pth", overwrite=True)

@@ -16,6 +16,7 @@ from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
 
 SEVERAL_PROCESSES = {
+    "test_agents_distributed.py",
     "test_agreement.py",
     "test_faults.py",
     "test_kills.py",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a trainer needs of tools and environments: which tools a row has, its episodes, and the rewards they add."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -130,8 +130,8 @@ class Agent:
         """
         if self._several:
             raise AgentError(
-                f"environment_factory is a dictionary, so every row has to choose from it in its {COLUMN!r}, but "
-                "there is no train_dataset. Pass one, or a single factory."
+                "environment_factory is a dictionary, which requires a `train_dataset` whose rows choose from it in "
+                f"the column {COLUMN!r}. Pass one, or a single factory."
             )
         return datasets.Dataset.from_dict({"prompt": [_EMPTY] * num_rows})
 
@@ -148,23 +148,28 @@ class Agent:
             return dataset if has else dataset.add_column("prompt", [_EMPTY] * len(dataset))
         return [{"prompt": _EMPTY, **row} if "conversations" not in row else row for row in dataset]
 
-    def start(self, examples: Sequence[dict], num_generations: int, seed: int) -> list[Episode]:
+    def start(
+        self, examples: Sequence[dict], num_generations: int, seed: int, num_stand_ins: int = 0
+    ) -> list[Episode]:
         """Begins the episodes of a rollout, prompt-major, each with an environment of its own.
 
         Args:
             examples (`Sequence[dict]`): Examples of a `PromptDataset`.
             num_generations (`int`): Episodes per prompt.
             seed (`int`): From which the environments of each prompt get their `seed`, equal for all its episodes.
+            num_stand_ins (`int`): How many of the last examples nobody plays; they get no environment.
 
         Raises:
             AgentError: If an environment cannot be reset.
         """
         seeds = np.random.SeedSequence(seed).generate_state(len(examples)).tolist()
         jobs = [pair for pair in zip(examples, seeds, strict=True) for _ in range(num_generations)]
-        if self._kinds is None:
-            return [Episode(example, self._toolbox_of(_row(example)), self._rules) for example, _ in jobs]
+        count = (len(examples) - num_stand_ins) * num_generations if self._kinds is not None else 0
+        # Taken in order, so that it does not depend on the threads which instance plays which episode
+        taken = [self._kind_of(_row(example), f"row {example['index']}").take_free() for example, _ in jobs[:count]]
         with ThreadPoolExecutor(self._workers, thread_name_prefix="reset") as pool:
-            return list(pool.map(lambda job: self._begin(*job), jobs))
+            begun = list(pool.map(lambda job, environment: self._begin(*job, environment), jobs[:count], taken))
+        return begun + [Episode(each, self._toolbox_of(_row(each)), self._rules) for each, _ in jobs[count:]]
 
     def release(self, episodes: Iterable[Episode]) -> None:
         """Frees the environments of episodes that have been scored."""
@@ -175,10 +180,42 @@ class Agent:
         """Ends the threads of tools."""
         self._rules.run.close()
 
-    def _begin(self, example: dict[str, Any], seed: int) -> Episode:
+    def rewarding(self, episodes: Iterable[Episode]) -> set[str]:
+        """Names of the environments that have rewarded a turn, in these episodes or as far as is known."""
+        found = {type(each.environment).__name__ for each in episodes if each.turn_rewards is not None}
+        return found.union(kind.label for kind in (self._kinds or {}).values() if kind.gives_rewards)
+
+    def expect_rewards(self, names: Collection[str]) -> None:
+        """From now on, episodes of these environments without a reward count 0. Otherwise it would depend on the
+        other episodes of a batch whether they count at all."""
+        for kind in (self._kinds or {}).values():
+            kind.gives_rewards |= kind.label in names
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be kept across a resume: the states of environments that have some.
+
+        Raises:
+            AgentError: If one cannot be saved.
+        """
+        kinds = (self._kinds or {}).items()
+        states = {name: kind.states() for name, kind in kinds if kind.has_state}
+        return {"states": states, "rewarding": sorted(self.rewarding(()))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on with environments in these states.
+
+        Raises:
+            AgentError: If one does not fit.
+        """
+        self.expect_rewards(state["rewarding"])
+        for name, kind in (self._kinds or {}).items():
+            if name in state["states"]:
+                kind.load_states(state["states"][name])
+
+    def _begin(self, example: dict[str, Any], seed: int, environment: Any | None) -> Episode:
         row = _row(example)
         kind = self._kind_of(row, f"row {example['index']}")
-        environment = kind.take()
+        environment = kind.make() if environment is None else environment
         given = {name: value for name, value in row.items() if not (self._several and name == COLUMN)}
         said = kind.reset(environment, {**given, "seed": seed}, f"row {example['index']}", self._rules.run)
         return Episode(self._with_said(example, said), kind.toolbox, self._rules, kind, environment)
@@ -204,7 +241,7 @@ class Agent:
         name = row.get(COLUMN) if self._several else None
         if name not in self._kinds:
             raise AgentError(
-                f"{where} has the {COLUMN} {name!r}, which is not in environment_factory; names: "
+                f"{where} has the {COLUMN} {name!r}, which is not among the environments of environment_factory: "
                 f"{', '.join(map(repr, self._kinds))}. Correct the row, or add the environment."
             )
         return self._kinds[name]

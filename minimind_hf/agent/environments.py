@@ -12,6 +12,7 @@ from typing import Any
 
 from .conversation import Reply, Turn, as_messages, check_reply
 from .errors import AgentError
+from .states import has_state, load_state, state_of
 from .tools import Toolbox, public_methods
 from .workers import ToolRunner, ToolTimeout
 
@@ -30,15 +31,17 @@ class EnvironmentKind:
         toolbox (`Toolbox`): The further tools, and the public methods of the class.
         is_conversation (`bool`): Whether it answers turns, see [`Conversation`].
         has_reward (`bool`): Whether it has `get_reward`.
+        gives_rewards (`bool`): Whether a reply is known to have had a reward; then one without counts 0.
+        has_state (`bool`): Whether its instances keep something across episodes that a checkpoint is to hold.
 
     Raises:
-        AgentError: If no instance can be made, or it has no `reset`.
+        AgentError: If no instance can be made, or it has no `reset`, or a state that cannot be saved.
     """
 
     def __init__(self, factory: Callable[[], Any], name: str | None = None, tools: Sequence[Callable] = ()):
         self.factory, self.name = factory, name
-        where = "environment_factory" if name is None else f"environment_factory[{name!r}]"
-        probe = self._make(where)
+        self._where = "environment_factory" if name is None else f"environment_factory[{name!r}]"
+        where, probe = self._where, self.make()
         self.type = type(probe)
         self.label = self.type.__name__
         if not callable(getattr(probe, "reset", None)):
@@ -48,6 +51,10 @@ class EnvironmentKind:
             )
         self.is_conversation = callable(getattr(probe, "respond", None))
         self.has_reward = callable(getattr(probe, "get_reward", None))
+        self.gives_rewards = False
+        self.has_state = has_state(probe, where)
+        if self.has_state:
+            state_of(probe, self.label)  # to find now what the first checkpoint could not hold
         methods = [] if self.is_conversation else public_methods(probe)
         self._methods = {method.__name__ for method in methods}
         self.toolbox = Toolbox([*tools, *methods])
@@ -56,15 +63,40 @@ class EnvironmentKind:
 
     def take(self) -> Any:
         """A free instance, or a new one."""
+        instance = self.take_free()
+        return self.make() if instance is None else instance
+
+    def take_free(self) -> Any | None:
+        """A free instance; `None` if there is none."""
         with self._lock:
-            if self._free:
-                return self._free.pop()
-        return self._make(self.label)
+            return self._free.pop() if self._free else None
 
     def give_back(self, instance: Any) -> None:
         """Frees an instance for another episode."""
         with self._lock:
             self._free.append(instance)
+
+    def states(self) -> list[Any]:
+        """What the free instances keep across episodes, in their order.
+
+        Raises:
+            AgentError: If a `state_dict` fails, or a checkpoint cannot hold what it returned.
+        """
+        with self._lock:
+            return [state_of(instance, self.label) for instance in self._free] if self.has_state else []
+
+    def load_states(self, states: Sequence[Any]) -> None:
+        """Goes on with instances that are in these states, and no others.
+
+        Raises:
+            AgentError: If a state does not fit.
+        """
+        if not self.has_state:
+            return
+        with self._lock:
+            self._free = [self._free[n] if n < len(self._free) else self.make() for n in range(len(states))]
+            for instance, state in zip(self._free, states, strict=True):
+                load_state(instance, state, self.label)
 
     def function(self, instance: Any, tool: str) -> Callable:
         """The function behind the name of a tool: of this instance, if it is one of its methods."""
@@ -90,12 +122,17 @@ class EnvironmentKind:
         where = f"{self.label}.respond, {where}"
         return check_reply(self._call(run, where, instance.respond, turn), f"{where},")
 
-    def _make(self, where: str) -> Any:
+    def make(self) -> Any:
+        """A new instance.
+
+        Raises:
+            AgentError: If the factory fails.
+        """
         try:
             return self.factory()
         except Exception as error:
             raise AgentError(
-                f"{where} raised {type(error).__name__}: {error} It is called without arguments to make an "
+                f"{self._where} raised {type(error).__name__}: {error} It is called without arguments to make an "
                 "environment; bind some with functools.partial."
             ) from error
 
@@ -155,7 +192,8 @@ def _rewards_in_replies(kind: EnvironmentKind, is_only: bool) -> Callable:
         environments: Sequence[Any], turn_rewards: Sequence[list[float] | None], num_turns: Sequence[int], **_: Any
     ) -> list[list[float] | None]:
         own = [type(each) is kind.type for each in environments]
-        if not is_only and all(given is None for given, mine in zip(turn_rewards, own, strict=True) if mine):
+        found = any(given is not None for given, mine in zip(turn_rewards, own, strict=True) if mine)
+        if not (is_only or kind.gives_rewards or found):
             return [None] * len(own)
         # An episode without any reward beside others that have some only ended before.
         pairs = zip(turn_rewards, num_turns, own, strict=True)

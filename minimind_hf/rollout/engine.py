@@ -56,6 +56,15 @@ class RolloutEngine(ABC):
     def sync_weights(self, model: nn.Module, version: int) -> None:
         """Takes these weights; the following calls of `generate` sample from them."""
 
+    def measured(self) -> dict[str, tuple[float, float]]:
+        """Returns what the engine measured since the last call, for the log.
+
+        Returns:
+            `dict[str, tuple[float, float]]`: By name, a sum and the count of what it is a sum over. The mean of all
+            processes is logged as `sampling/NAME`; with a count of 0 there is nothing to log.
+        """
+        return {}
+
     def check_ready(  # noqa: B027 - most engines need nothing
         self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int
     ) -> None:

@@ -39,6 +39,8 @@ class ChoosingPrompts(FourSteps):
         self.prompt_memory = PromptMemory(args.prompt_memory_floor) if args.prompt_memory else None
 
     def choose_prompts(self, numbers: Sequence[int]) -> Sequence[int]:
+        if not (self.args.dynamic_sampling or self.args.prompt_memory):
+            return numbers
         self._reserve = self._further_numbers(numbers)
         if self.prompt_memory is None:
             return numbers

@@ -133,7 +133,7 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
 
     def add_advantages(self, experience: Experience) -> None:
         args, group_size = self.args, experience.num_generations
-        if self._compares_turns(experience):
+        if args.turn_discount < 1 or experience.turn_rewards is not None:
             self._add_turn_advantages(experience)
         elif args.multi_objective_aggregation == "normalize_then_sum":
             experience.advantages = self.over_all(
@@ -143,13 +143,6 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
             experience.advantages = self.over_all(
                 experience.rewards, lambda rewards: args.estimate_advantages(rewards, group_size)
             )
-
-    def _compares_turns(self, experience: Experience) -> bool:
-        """Whether turns have their own advantages. All processes agree: rewards of turns in one concern all."""
-        if self.args.turn_discount < 1:
-            return True
-        own = torch.tensor([experience.turn_rewards is not None], device=self.accelerator.device)
-        return bool(self.accelerator.gather(own).any())
 
     def _add_turn_advantages(self, experience: Experience) -> None:
         self.args.check_turns()

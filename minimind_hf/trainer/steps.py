@@ -15,21 +15,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..agent import Agent
 from ..algorithms import loss_denominator
 from ..forward.layouts import score_completions
 from ..forward.logprobs import TokenScores
 from ..rewards import RewardScorer
 from ..rewards.judging import judge, readable_completions
 from ..rewards.signals import Signals
-from ..rollout.agreement import failing_together
+from ..rollout.agreement import failing_together, gather
 from .checkpoints.checkpointing import CheckpointingTrainer
 from .experience.agents import all_weights
 from .experience.audit import check_episodes, tolerance
 from .experience.experience import Experience, split_experience
 from .experience.measures import measure_experience
 from .experience.micro_batch import MicroBatch, part_of
-from .experience.mismatch import correct_rollout, measure_staleness
+from .experience.mismatch import correct_rollout, measure_engine, measure_staleness
 from .experience.parts import score_in_parts, split_by_tokens
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_totals, total_by_turn
@@ -49,7 +48,6 @@ class FourSteps(CheckpointingTrainer):
         layout (`str`): The layout in which log-probabilities are computed.
         metrics ([`Metrics`]): Metrics of training between two logs.
         router_loss_coefficient (`float`): Weight of the balancing loss of a mixture of experts; 0 for other models.
-        agent ([`Agent`], *optional*): The tools and environments, if completions are episodes.
     """
 
     args: RLConfig
@@ -58,7 +56,6 @@ class FourSteps(CheckpointingTrainer):
     layout: str
     metrics: Metrics
     router_loss_coefficient: float
-    agent: Agent | None
     _audit_is_due: bool
     _rollouts: Rollouts
     _step_denominator: Tensor  # of the loss of the optimizer step that is being computed
@@ -81,6 +78,7 @@ class FourSteps(CheckpointingTrainer):
         counted = experience.counted
         experience.metrics.add_tokens(int(counted.lengths.sum()))
         measure_staleness(counted.rollouts, experience.step, experience.metrics)
+        measure_engine(self._rollouts.engine, experience.metrics)
 
     def score(self, experience: Experience) -> None:
         """Step 2: calls the reward functions and fills in `experience.completions`, `signals` and `rewards`.
@@ -88,6 +86,7 @@ class FourSteps(CheckpointingTrainer):
         If there are rewards of turns, also `turn_rewards`: from replies of environments, and from functions.
         """
         metrics, counted = experience.metrics, experience.counted
+        self._agree_on_rewards(counted)
         notes = RewardNotes(counted.num_counted, metrics, self.scorer.names)
         with metrics.phase("scoring"), failing_together("scoring"):
             experience.completions = self._completions(counted)
@@ -100,8 +99,15 @@ class FourSteps(CheckpointingTrainer):
             check_totals(experience.rewards, experience.signals, self.scorer, squared)
         experience.notes = notes.columns
         experience.fill_up()
+        if any(gather(experience.turn_rewards is not None)):  # rewards of turns in one process concern all
+            experience.turn_rewards = experience.rewards_by_turn
         if self.agent is not None:
             self.agent.release(experience.episodes)
+
+    def _agree_on_rewards(self, counted: Experience) -> None:
+        """Environments that have rewarded turns in one process are known to do so in all."""
+        if self.agent is not None:
+            self.agent.expect_rewards(set().union(*gather(self.agent.rewarding(counted.episodes))))
 
     def _completions(self, counted: Experience) -> list:
         if counted.episodes is not None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 from trl import ModelConfig
 
 from minimind_hf import GRPOConfig, PPOConfig
@@ -27,24 +28,47 @@ PPO = (
 )
 
 
+def rows_between(start: str, end: str) -> list[tuple[str, str]]:
+    """The first two cells of the rows of a table."""
+    text = PAGE.read_text(encoding="utf-8")
+    part = text[text.index(f"\n## {start}\n") : text.index(f"\n## {end}\n")]
+    return re.findall(r"^\| ([`(].*?) \| (.*?) \|", part, re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def table() -> list[tuple[str, str]]:
-    text = PAGE.read_text(encoding="utf-8")
-    part = text[text.index("## Flag by flag") : text.index("## What differs on purpose")]
-    rows = re.findall(r"^\| (`--.*?) \| (.*?) \|", part, re.MULTILINE)
-    assert len(rows) > 30
-    return rows
+    return rows_between("Flag by flag", "The agent script")
 
 
-def test_every_flag_of_minimind_is_there(table):
-    named = {flag for theirs, _ in table for flag in re.findall(r"`--(\w+)", theirs)}
+@pytest.fixture(scope="module")
+def agent_table() -> list[tuple[str, str]]:
+    return rows_between("The agent script", "What differs on purpose")
+
+
+def flags_of(cells) -> set[str]:
+    return {flag for cell in cells for flag in re.findall(r"--(\w+)", cell)}
+
+
+def test_every_flag_of_minimind_is_there(table, agent_table):
+    named = flags_of(theirs for theirs, _ in table)
     assert named == set(f"{COMMON} {GRPO} {PPO}".split())
+    # The agent script has those of train_grpo.py, and one more.
+    assert flags_of(theirs for theirs, _ in agent_table) - named == {"max_total_len"}
 
 
-def test_every_flag_of_ours_exists(table):
+def test_every_flag_of_ours_exists(table, agent_table):
     sys.path.insert(0, str(ROOT / "recipes"))
-    from common import ScriptArguments
+    from agent import AgentArguments
 
-    known = {each.name for config in (GRPOConfig, PPOConfig, ModelConfig, ScriptArguments) for each in fields(config)}
-    named = {flag for _, ours in table for flag in re.findall(r"--(\w+)", ours)}
-    assert named - known == set()
+    known = {each.name for config in (GRPOConfig, PPOConfig, ModelConfig, AgentArguments) for each in fields(config)}
+    assert flags_of(ours for _, ours in [*table, *agent_table]) - known == set()
+
+
+def test_what_the_page_says_of_the_agent_settings_is_what_the_file_sets(agent_table):
+    settings = yaml.safe_load((ROOT / "recipes" / "agent_minimind.yaml").read_text(encoding="utf-8"))
+    in_the_file = {flag for flag in flags_of(ours for _, ours in agent_table) if flag in settings}
+    assert {"max_turns", "max_turn_length", "max_completion_length", "max_observation_length"} <= in_the_file
+    remarks = {theirs: ours for theirs, ours in agent_table}
+    assert remarks["(in the code) 3 turns"] == "`--max_turns`" and settings["max_turns"] == 3
+    assert (settings["num_generations"], settings["per_device_train_batch_size"]) == (4, 8)
+    assert settings["thinking_ratio"] == 0.1

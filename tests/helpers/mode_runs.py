@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import torch
+from agent_runs import EPISODES, Counter, Game, SometimesRewarding, agent_policy, agent_trainer, make_rows
 from peft import LoraConfig, get_peft_model
-from tiny import QUIET, SGD, SIZES, ScriptedEngine, make_policy, make_prompts, tiny_trainer
+from tiny import QUIET, SGD, SIZES, ScriptedEngine, make_policy, make_prompts, share_of_a, tiny_trainer
 from transformers import TrainerCallback
 
 from minimind_hf import GRPOConfig, PPOConfig
@@ -49,9 +50,13 @@ RUNS = {
     "ppo_lora": (PPOConfig, PPO, True),
     "ppo_adam": (PPOConfig, {**PPO, **ADAM}, False),
     "moe": (GRPOConfig, {**GRPO, "router_aux_loss_coef": 0.0}, False),
+    "grpo_agent": (GRPOConfig, {**GRPO, **EVALUATED}, False),
+    "grpo_agent_parts": (GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 300}, True),
+    "ppo_agent": (PPOConfig, PPO, False),
     "bf16": (GRPOConfig, {**GRPO, **BF16}, False),
     "bf16_ppo": (PPOConfig, {**PPO, **BF16}, False),
 }
+AGENTS = {"grpo_agent": Counter, "grpo_agent_parts": SometimesRewarding, "ppo_agent": Game}  # environments of runs
 # What must stop before its second update: a loss that is NaN in one process, or gradients of a loss that is none
 BROKEN = {
     "nan_loss": (GRPOConfig, GRPO, False),
@@ -68,6 +73,9 @@ EXACT = (
     "ppo",
     "ppo_lora",
     "moe",
+    "grpo_agent",
+    "grpo_agent_parts",
+    "ppo_agent",
 )  # plain SGD: the same parameters however it is run
 RESUMED = {"ppo_adam": "checkpoint-4", "grpo_sync": "checkpoint-2"}  # runs that are resumed from a checkpoint
 
@@ -95,10 +103,25 @@ def build(name: str, folder: Path, processes: int, **changes):
     config_class, own, lora = (RUNS | BROKEN)[name]
     size = 8 // processes
     batch = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 2}
+    if name in AGENTS:
+        batch |= EPISODES
     if config_class is PPOConfig:
         batch["mini_batch_size"] = size
     config = config_class(output_dir=str(folder), **SETTINGS | batch | own | changes)
     adapters = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear") if lora else None
+    if name in AGENTS:
+        held_out = make_rows(5) if config.eval_strategy != "no" else None
+        return agent_trainer(
+            folder,
+            model=agent_policy(ends=None),
+            rewards=share_of_a,
+            rows=make_rows(24),
+            engine="scripted",
+            peft_config=adapters,
+            args=config,
+            environment_factory=AGENTS[name],
+            eval_dataset=held_out,
+        )
     start = str(folder.parent / STARTS[name]) if name in STARTS else make_policy(**(MOE if name == "moe" else {}))
     held_out = make_prompts(5) if config.eval_strategy != "no" else None  # no whole number of batches
     return tiny_trainer(config, start, prompts=48, eval_dataset=held_out, peft_config=adapters)

@@ -7,6 +7,7 @@ command, `python tests/helpers/sglang_double.py MODEL_DIR PORT` serves a folder 
 """
 
 import json
+import os
 import random
 import socket
 import sys
@@ -132,6 +133,7 @@ class SGLangDouble:
         self.starts += 1
         self.model = load(self.folder)
         self.version, self.versions, self.in_session = "v0", [], False
+        self.cache: list[list[int]] = []
         self.groups, self.lock = {}, threading.Lock()
         self.connections: set[socket.socket] = set()
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), make_handler(self))
@@ -214,6 +216,9 @@ class SGLangDouble:
         is_cut = len(ids) == limit
         if not is_cut:
             ids.append(EOS)
+        # How much of the prompt it has computed before; the last token is always computed again.
+        cached = max(len(os.path.commonprefix([known, prompt[:-1]])) for known in ([], *self.cache))
+        self.cache.append([*prompt, *ids[:-1]])
         reason = {"type": "length", "length": limit} if is_cut else {"type": "stop", "matched": EOS}
         return {
             "text": "",
@@ -222,7 +227,9 @@ class SGLangDouble:
                 "finish_reason": reason,
                 "weight_version": self.version,
                 "weight_versions": [{"version": self.version, "start": 0, "end": len(ids)}],
+                "prompt_tokens": len(prompt),
                 "completion_tokens": len(ids),
+                "cached_tokens": cached,
                 "output_token_logprobs": [[logp, token, None] for logp, token in self._scored(prompt, ids, sampling)],
             },
         }
@@ -244,6 +251,7 @@ class SGLangDouble:
         return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
 
     def _name(self, payload):
+        self.cache = []
         if payload.get("weight_version") is not None:
             self.version = payload["weight_version"]
             self.versions.append(self.version)

@@ -188,7 +188,9 @@ def with_episodes(trainer, count=2, stand_ins=0):
         )
         for index, turns in enumerate(experience.num_turns)
     ]
-    trainer.agent = SimpleNamespace(release=lambda episodes: None)
+    trainer.agent = SimpleNamespace(
+        release=lambda episodes: None, rewarding=lambda episodes: set(), expect_rewards=lambda names: None
+    )
     return experience
 
 

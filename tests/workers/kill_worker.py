@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from agent_runs import TOKENIZER, Saved, agent_policy, make_rows
 from launching import fork, kill, wait
 from safetensors.torch import load_file
 from tiny import QUIET, make_policy, make_prompts, make_tokenizer, share_of_a
@@ -41,6 +42,7 @@ ALGORITHMS = {
     "grpo": (GRPOTrainer, GRPOConfig, {"num_generations": 4, "steps_per_generation": 3}),
     "ppo": (PPOTrainer, PPOConfig, {"mini_batch_size": 2, "early_stop_kl": 0.02, "critic_learning_rate": 1e-2}),
 }
+EPISODES = {"max_completion_length": 48, "max_turn_length": 12, "thinking_ratio": 0.0}
 
 
 def count(phase: str) -> int:
@@ -52,7 +54,7 @@ def entered(phase: str) -> None:
 
 
 def build(folder: Path, algorithm: str):
-    trainer_class, config_class, own = ALGORITHMS[algorithm]
+    trainer_class, config_class, own = ALGORITHMS[algorithm.removesuffix("_agent")]
 
     class Watched(trainer_class):
         def training_step(self, *args, **kwargs):
@@ -68,10 +70,24 @@ def build(folder: Path, algorithm: str):
             entered("rollout")
             return super().generate(*args)
 
+        def converse(self, *args):
+            entered("rollout")
+            return super().converse(*args)
+
     def reward(**kwargs):
         entered("scoring")
         return share_of_a(**kwargs)
 
+    if algorithm.endswith("_agent"):
+        return Watched(
+            agent_policy(),
+            reward,
+            config_class(output_dir=str(folder), **SETTINGS | own | EPISODES),
+            train_dataset=make_rows(24),
+            processing_class=TOKENIZER,
+            rollout_engine=Engine(),
+            environment_factory=Saved,
+        )
     prompts = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in make_prompts(24)]
     return Watched(
         make_policy(),

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rollouts from SGLang servers that the user runs: never from other weights than were sent, never silently fewer.
 
-Each process asks for its own prompts, one request per prompt, spread over the servers. The first process sends the
-weights to all servers. After each round the processes tell each other what happened. They wait for a server that
-failed, send it the weights again if it lost them, and ask again for what is missing. Any other error ends them all.
+Each process asks for its own prompts, one request per prompt, or per turn of an episode, spread over the servers. The
+first process sends the weights to all servers. After each round the processes tell each other what happened. They wait
+for a server that failed, send it the weights again if it lost them, and ask again for what is missing. Any other error
+ends them all.
 """
 
 import os
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from torch import nn
@@ -20,40 +20,20 @@ from ...forward.introspection import unwrap
 from ..agreement import failing_together, gather, on_main, rank
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..errors import RolloutServerError, ServerUnavailableError
+from ..observers import checked_workers
+from ..session import Session
 from .broadcast import DistributedSync
 from .checks import check_logprobs, check_room, check_server, how_to_start
 from .client import Patience, SGLangServer
-from .protocol import Expected, OtherWeightsError, PromptRequest, check_prompts, make_payload, read_answers
+from .episodes import EpisodeJob, numbers_of_groups
+from .protocol import Expected, check_prompts
+from .rounds import Job, Outcome, PromptJob, Round
 from .sync import DiskSync, WeightSync
 
 logger = logging.get_logger(__name__)
 
 WEIGHT_SYNCS = ("disk", "distributed")
 _TAG = "minimind-hf"  # the names of weights that trainers send begin with it
-_CONCURRENT = 64  # requests to a server at a time, by each process
-
-
-@dataclass
-class _Round:
-    """The outcome of one round of requests.
-
-    Args:
-        is_incomplete (`bool`): Whether completions are still missing.
-        progressed (`bool`): Whether any completions came.
-        failures (`dict[int, str]`): Why completions of a server are still missing, by the number of the server.
-        strangers (`dict[int, str]`): Names of other weights with which a server answered.
-    """
-
-    is_incomplete: bool = False
-    progressed: bool = False
-    failures: dict[int, str] = field(default_factory=dict)
-    strangers: dict[int, str] = field(default_factory=dict)
-
-    def join(self, other: "_Round") -> None:
-        self.is_incomplete |= other.is_incomplete
-        self.progressed |= other.progressed
-        self.failures |= other.failures
-        self.strangers |= other.strangers
 
 
 class SGLangEngine(RolloutEngine):
@@ -102,6 +82,7 @@ class SGLangEngine(RolloutEngine):
         self._model: nn.Module | None = None
         self._room: int | None = None
         self._is_compared = False
+        self._cached = self._prompted = 0
 
     def check_ready(self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int) -> None:
         """Waits for the servers and checks that they serve this architecture with room for these lengths.
@@ -169,19 +150,45 @@ class SGLangEngine(RolloutEngine):
     ) -> list[Rollout]:
         with failing_together("checking the prompts"):
             self._check_request(prompt_ids, sampling)
-        offset = rank()  # processes begin with different servers
         requests = [
-            PromptRequest(list(ids), num_generations, (number + offset) % len(self.servers))
+            PromptJob(list(ids), num_generations, self._server_of(number), sampling)
             for number, ids in enumerate(prompt_ids)
         ]
-        patience = {number: Patience(server.url, self.server_timeout) for number, server in enumerate(self.servers)}
-        while (outcome := self._ask_for_missing(requests, sampling)).is_incomplete:
-            self._mend(outcome, patience)
+        self._complete(requests, sampling)
         rollouts = [rollout for request in requests for rollout in request.rollouts]
+        self._compare(prompt_ids, rollouts, sampling)
+        return rollouts
+
+    def converse(self, sessions: Sequence[Session], sampling: SamplingParams) -> list[Rollout]:
+        """Plays episodes, each at its own pace; see [`RolloutEngine.converse`]."""
+        prompts = [session.prompt_ids for session in sessions]
+        with failing_together("checking the prompts"):
+            checked_workers(self.tool_workers)
+            self._check_request(prompts, sampling)
+        episodes = [
+            EpisodeJob(session, self._server_of(group), sampling, self._vocab_size)
+            for session, group in zip(sessions, numbers_of_groups(prompts), strict=True)
+        ]
+        self._complete(episodes, sampling)
+        self._compare(prompts, [episode.first_turn for episode in episodes], sampling)
+        return [episode.transcript.rollout(self._version) for episode in episodes]
+
+    def measured(self) -> dict[str, tuple[float, float]]:
+        """See [`RolloutEngine.measured`]: the share of the tokens of prompts, which are all tokens before a turn, that
+        the servers had in their caches."""
+        found = {"cached_share": (self._cached, self._prompted)}
+        self._cached = self._prompted = 0
+        return found
+
+    def _server_of(self, number: int) -> int:
+        """The server of a prompt; processes begin with different ones."""
+        return (number + rank()) % len(self.servers)
+
+    def _compare(self, prompt_ids: Sequence[Sequence[int]], rollouts: list[Rollout], sampling: SamplingParams) -> None:
+        """Compares the first log-probabilities of a run with the model's own."""
         if not self._is_compared:
             check_logprobs(self._model, prompt_ids, rollouts, sampling.temperature)
             self._is_compared = True
-        return rollouts
 
     def _check_request(self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams) -> None:
         if self._tag is None:
@@ -191,61 +198,40 @@ class SGLangEngine(RolloutEngine):
                 f"An SGLang server returns the log-probabilities of greedy tokens only at temperature 1, not at "
                 f"temperature={sampling.temperature}. Set it to 1, or sample with a low temperature instead."
             )
-        vocab_size = unwrap(self._model).config.get_text_config().vocab_size
-        check_prompts(prompt_ids, vocab_size, self._room - sampling.max_completion_length)
+        check_prompts(prompt_ids, self._vocab_size, self._room - sampling.max_completion_length)
 
-    def _ask_for_missing(self, requests: list[PromptRequest], sampling: SamplingParams) -> _Round:
-        """Asks for the missing completions and returns what happened in all processes."""
+    @property
+    def _vocab_size(self) -> int:
+        return unwrap(self._model).config.get_text_config().vocab_size
+
+    def _complete(self, jobs: Sequence[Job], sampling: SamplingParams) -> None:
+        """Asks until nothing is missing in any process."""
         expected = Expected(self._tag, self._version, sampling.eos_token_ids)
-        missing = [request for request in requests if request.missing]
+        patience = {number: Patience(server.url, self.server_timeout) for number, server in enumerate(self.servers)}
+        while (outcome := self._play_round(jobs, expected)).is_incomplete:
+            self._mend(outcome, patience)
+        self._cached += sum(job.cached_tokens for job in jobs)
+        self._prompted += sum(job.prompt_tokens for job in jobs)
+
+    def _play_round(self, jobs: Sequence[Job], expected: Expected) -> Outcome:
+        """Asks for what is missing and returns what happened in all processes."""
         with failing_together("asking the SGLang servers"):
-            own = self._ask(missing, sampling, expected)
-        rounds = gather(own)
-        for other in rounds[1:]:
-            rounds[0].join(other)
-        return rounds[0]
-
-    def _ask(self, requests: list[PromptRequest], sampling: SamplingParams, expected: Expected) -> _Round:
-        outcome = _Round()
-        if not requests:
-            return outcome
-        before = sum(request.missing for request in requests)
-        pool = ThreadPoolExecutor(min(len(requests), _CONCURRENT * len(self.servers)))
-        try:
-            futures = [pool.submit(self._ask_one, request, sampling, expected, outcome) for request in requests]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        left = sum(request.missing for request in requests)
-        outcome.is_incomplete, outcome.progressed = left > 0, left < before
-        return outcome
-
-    def _ask_one(self, request: PromptRequest, sampling: SamplingParams, expected: Expected, outcome: _Round) -> None:
-        server = self.servers[request.server]
-        if request.server in outcome.failures or request.server in outcome.strangers:
-            return  # it fails for other prompts as well; it is asked again when it is back
-        try:
-            answers = server.generate(make_payload(request, sampling))
-            aborted = read_answers(answers, request, expected, server.url)
-        except ServerUnavailableError as error:
-            outcome.failures[request.server] = str(error)
-        except OtherWeightsError as error:
-            outcome.strangers[request.server] = str(error)
-        else:
-            if aborted:
-                outcome.failures[request.server] = aborted
+            missing = [job for job in jobs if not job.is_complete]
+            own = Round(self.servers, expected, self.tool_workers).play(missing)
+        outcomes = gather(own)
+        for other in outcomes[1:]:
+            outcomes[0].join(other)
+        return outcomes[0]
 
     # Servers that failed
 
-    def _mend(self, outcome: _Round, patience: dict[int, Patience]) -> None:
+    def _mend(self, outcome: Outcome, patience: dict[int, Patience]) -> None:
         """Waits for the servers whose completions are missing, and sends weights to those that lost them."""
         lost = on_main("waiting for the SGLang servers", lambda: self._wait_for(outcome, patience))
         if lost:
             self._send(lost)
 
-    def _wait_for(self, outcome: _Round, patience: dict[int, Patience]) -> list[int]:
+    def _wait_for(self, outcome: Outcome, patience: dict[int, Patience]) -> list[int]:
         lost = []
         for number, server in enumerate(self.servers):
             if number not in outcome.failures and number not in outcome.strangers:

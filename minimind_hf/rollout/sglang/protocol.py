@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engine import Rollout, SamplingParams
 from ..errors import RolloutServerError
+from ..samples import Rollout, SamplingParams
 
 
 class OtherWeightsError(RolloutServerError):
@@ -21,25 +21,32 @@ class PromptRequest:
         prompt_ids (`list[int]`): Its tokens.
         wanted (`int`): Number of completions to draw.
         server (`int`): Number of the server that draws them.
+        sampling ([`SamplingParams`]): How they are drawn.
         rollouts (`list[Rollout]`): The completions so far. A request that fails midway adds none.
+        prompt_tokens (`int`): Tokens of the prompt, once for each completion.
+        cached_tokens (`int`): Those of them that the server had computed before, as it says.
     """
 
     prompt_ids: list[int]
     wanted: int
     server: int
+    sampling: SamplingParams
     rollouts: list[Rollout] = field(default_factory=list)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def missing(self) -> int:
         return self.wanted - len(self.rollouts)
 
 
-def make_payload(request: PromptRequest, sampling: SamplingParams) -> dict:
+def make_payload(request: PromptRequest) -> dict:
     """Asks for the completions that are still missing.
 
     Everything that can change the distribution is set, so that neither the model's generation config nor the server's
-    defaults do.
+    defaults do. Log-probabilities of the prompt are not asked for: for them a server would compute what it has cached.
     """
+    sampling = request.sampling
     return {
         "input_ids": [request.prompt_ids],
         "sampling_params": {
@@ -88,7 +95,7 @@ def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: 
     if not isinstance(answers, list) or len(answers) != request.missing:
         found = f"{len(answers)} completions" if isinstance(answers, list) else type(answers).__name__
         raise RolloutServerError(f"{url}/generate returned {found}, expected a list of {request.missing}.")
-    aborted, rollouts = None, []
+    aborted, rollouts, cached = None, [], 0
     for answer in answers:
         try:
             reason = answer["meta_info"]["finish_reason"]
@@ -96,6 +103,7 @@ def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: 
                 aborted = f"completions were aborted: {reason.get('message', 'no reason given')}"
                 continue
             rollouts.append(_rollout(answer, reason, expected))
+            cached += int(answer["meta_info"].get("cached_tokens") or 0)
         except (KeyError, TypeError, IndexError) as error:
             raise RolloutServerError(
                 f"{url}/generate returned a completion in an unknown format: {type(error).__name__}: {error}. Is it "
@@ -104,6 +112,8 @@ def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: 
         except ValueError as error:
             raise RolloutServerError(f"{url}/generate returned {error}.") from error
     request.rollouts += rollouts
+    request.prompt_tokens += len(rollouts) * len(request.prompt_ids)
+    request.cached_tokens += cached
     return aborted
 
 
@@ -144,15 +154,23 @@ def check_prompts(prompt_ids: Sequence[Sequence[int]], vocab_size: int, longest_
     for number, ids in enumerate(prompt_ids):
         if len(ids) == 0:
             raise ValueError(f"Prompt {number} has no tokens. Remove the prompt or give it text.")
-        if min(ids) < 0 or max(ids) >= vocab_size:
-            raise ValueError(
-                f"Prompt {number} has token ids from {min(ids)} to {max(ids)}, but the model's vocabulary has "
-                f"{vocab_size} tokens. It was not sent, because such an id ends an SGLang server. Use the model's "
-                "tokenizer."
-            )
+        check_ids(f"Prompt {number}", ids, vocab_size)
         if len(ids) > longest_prompt:
             raise ValueError(
                 f"Prompt {number} has {len(ids)} tokens, but the SGLang server has room for prompts of "
                 f"{longest_prompt} before completions of max_completion_length. Set max_prompt_length, or start the "
                 "server with a longer --context-length."
             )
+
+
+def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Refuses token ids that would end the server; `name` says what they are.
+
+    Raises:
+        ValueError: With the range of the ids.
+    """
+    if min(ids, default=0) < 0 or max(ids, default=0) >= vocab_size:
+        raise ValueError(
+            f"{name} has token ids from {min(ids)} to {max(ids)}, but the model's vocabulary has {vocab_size} tokens. "
+            "It was not sent, because such an id ends an SGLang server. Use the model's tokenizer."
+        )

@@ -61,7 +61,7 @@ class SessionScheduler(Scheduler):
         self.answered: list[int] = []  # completions that wait for a free row
 
     def _join(self) -> Tensor | None:
-        self._take_answers(self.observers.answers())
+        self._take_answers(self.observers.results())
         while True:
             self._release_groups()
             parts = [logits for logits in (self._rejoin(), self._start_rows()) if logits is not None]
@@ -92,7 +92,7 @@ class SessionScheduler(Scheduler):
             self.transcripts[completion].add_turn(row.tokens, row.logprobs, row.finish_reason)
             self.waiting[completion] = _Waiting(row.length - 1)  # the last token was drawn, and not computed
             self.observers.submit(completion, self.sessions[completion].observe, row.tokens, row.finish_reason)
-        self._take_answers(self.observers.answers(rows, PATIENCE))
+        self._take_answers(self.observers.results(rows, PATIENCE))
         staying = [
             completion
             for completion, number in rows.items()

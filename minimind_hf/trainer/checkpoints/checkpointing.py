@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
+from ...agent import Agent
 from ...rollout import ServerGoneError
 from ...rollout.agreement import failing_together
 from ..distributed.launcher import ending_with_launcher
@@ -29,7 +30,7 @@ from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .run_folder import ending_in_order, held_by_this_run
 from .same_model import check_same_model
 from .saving import SavingTrainer
-from .state import load_rollout_state, save_rollout_state, saved_order
+from .state import load_agent_state, load_rollout_state, save_rollout_state, saved_order
 
 
 class CheckpointingTrainer(SavingTrainer):
@@ -38,8 +39,10 @@ class CheckpointingTrainer(SavingTrainer):
     Attributes:
         buffer (`deque[MicroBatch]`): Micro-batches of the current rollout that have not been trained on yet.
         rollouts_made (`int`): Rollouts so far; the sampling seeds depend on it.
+        agent ([`Agent`], *optional*): The tools and environments, if completions are episodes.
     """
 
+    agent: Agent | None
     further_models: tuple[str, ...] = ()  # folders of a checkpoint that hold models beside the policy
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -100,9 +103,10 @@ class CheckpointingTrainer(SavingTrainer):
     # Saving
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Saves the unused part of the rollout with the random states."""
+        """Saves the unused part of the rollout, and the state of environments, with the random states."""
         super()._save_rng_state(output_dir)
-        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, self._data_order)
+        agent = self.agent and self.agent.state_dict()
+        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, self._data_order, agent)
 
     # Resuming
 
@@ -178,7 +182,9 @@ class CheckpointingTrainer(SavingTrainer):
             self._load_rng_state(self._checkpoint_to_resume)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restores the random states once, before the first rollout after a resume."""
+        """Restores the random states, and environments, once, before the first rollout after a resume."""
         if checkpoint is None or self._checkpoint_to_resume is not None:
             super()._load_rng_state(checkpoint)
             self._checkpoint_to_resume = None
+            if checkpoint is not None and self.agent is not None:
+                load_agent_state(self.agent, checkpoint, self.args)

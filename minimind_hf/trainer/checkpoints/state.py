@@ -13,6 +13,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.utils import logging
 
+from ...agent import Agent
 from ..experience.micro_batch import MicroBatch
 
 logger = logging.get_logger(__name__)
@@ -33,6 +34,7 @@ IN_THE_BUFFER = (
     "multi_objective_aggregation",
     "gamma",
     "lam",
+    "turn_discount",
 )
 
 
@@ -42,8 +44,10 @@ def save_rollout_state(
     rollouts_made: int,
     buffer: Sequence[MicroBatch],
     order: Mapping[str, Any] | None = None,
+    agent: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves the unused micro-batches of this process, and the order of the prompts (see `data_order`)."""
+    """Saves the unused micro-batches of this process, the order of the prompts (see `data_order`), and what
+    environments keep across episodes (see `Agent.state_dict`)."""
     state = {
         "world_size": args.world_size,
         "rollouts_made": rollouts_made,
@@ -51,6 +55,7 @@ def save_rollout_state(
     }
     state["made_with"] = _made_with(args)
     state["order"] = dict(order or {})
+    state["agent"] = dict(agent or {})
     torch.save(state, _path(folder, args.process_index))
 
 
@@ -79,6 +84,19 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
     if any(buffer):
         _check_made_with(folder, state.get("made_with", {}), _made_with(args))
     return state["rollouts_made"], buffer
+
+
+def load_agent_state(agent: Agent, folder: str | Path, args: TrainingArguments) -> None:
+    """Loads what the environments of this process kept across episodes.
+
+    With another number of processes, process `p` goes on with the environments of process `p` modulo the old number.
+
+    Raises:
+        AgentError: If a state does not fit.
+    """
+    state = _load(folder, args.process_index % world_size_of(folder)).get("agent")
+    if state:
+        agent.load_state_dict(state)
 
 
 def _upgraded(saved: dict[str, Any]) -> dict[str, Any]:

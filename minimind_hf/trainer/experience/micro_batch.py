@@ -111,7 +111,7 @@ def select_rows(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
 
 def put_rows(target: Tensor, rows: Sequence[int], source: Tensor) -> None:
     """Writes values computed for [`select_rows`] back to their rows in `target`, in place."""
-    target[torch.tensor(rows, dtype=torch.long).to(target.device), : source.shape[1]] = source
+    target[torch.tensor(rows, dtype=torch.long).to(target.device), : source.shape[1]] = source.to(target.dtype)
 
 
 def fill_rows(batch: MicroBatch, parts: list[tuple[list[int], MicroBatch]], compute: Callable) -> Tensor:

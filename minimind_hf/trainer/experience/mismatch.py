@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staleness of the sampling weights, mismatch between engine and trainer log-probabilities, and its correction.
+"""Staleness of the sampling weights, mismatch between engine and trainer log-probabilities, its correction, and what
+the engine measured itself.
 
 docs/metrics.md defines the metrics.
 """
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...algorithms import correction_weights, sampling_mismatch
-from ...rollout import Rollout
+from ...rollout import Rollout, RolloutEngine
 from ..metrics import Metrics
 from ..settings.base import RLConfig
 from .micro_batch import MicroBatch
@@ -24,6 +25,13 @@ def measure_staleness(rollouts: Sequence[Rollout], step: int, metrics: Metrics) 
     """Logs how many updates the sampling weights were behind the trainer."""
     behind = [step - rollout.weights_version for rollout in rollouts]
     metrics.add_values("sampling/staleness", torch.tensor(behind))
+
+
+def measure_engine(engine: RolloutEngine, metrics: Metrics) -> None:
+    """Logs what an engine measured itself; see [`RolloutEngine.measured`]."""
+    measured = getattr(engine, "measured", None)
+    for name, (total, count) in (measured() if measured is not None else {}).items():
+        metrics.add_mean(f"sampling/{name}", total, count)
 
 
 def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metrics) -> None:

@@ -142,15 +142,21 @@ class Rollouts:
         return rollouts
 
     def _play(self, experience: Experience, sampling: SamplingParams) -> list[Rollout]:
-        episodes = self._agent.start(experience.prompts, experience.num_generations, experience.seed)
+        experience.episodes = episodes = self._agent.start(
+            experience.prompts, experience.num_generations, experience.seed, experience.num_stand_ins
+        )
         self._check_context([episode.prompt for episode in episodes])  # environments may have added to prompts
-        experience.episodes = episodes
         self.engine.tool_workers = self._args.tool_workers
         converse = getattr(self.engine, "converse", None) or partial(play_in_rounds, self.engine)
-        rollouts = converse(episodes, sampling)
-        check_episodes(rollouts, len(episodes), self._vocab_size, self.engine, sampling)
+        played = episodes[: experience.num_counted]  # a stand-in costs no game
+        rollouts = converse(played, sampling)
+        check_episodes(rollouts, len(played), self._vocab_size, self.engine, sampling)
         self._check_lengths(experience, rollouts)
-        return rollouts
+        return [*rollouts, *[self._not_played(experience.step) for _ in episodes[len(played) :]]]
+
+    def _not_played(self, step: int) -> Rollout:
+        """An episode that counts nowhere: one token, which the policy did not draw."""
+        return Rollout([self.eos_token_ids[0]], [0.0], "stop", [0], step)
 
     def _check_context(self, prompts: Sequence[dict]) -> None:
         for prompt in prompts:

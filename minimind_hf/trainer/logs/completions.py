@@ -2,6 +2,7 @@
 """Completions for people to read: a table, jsonl files, and debug output."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -108,24 +109,47 @@ def _row(experience: Experience, index: int, signal_names: list[str]) -> dict:
 def print_debug(
     experience: Experience, signal_names: list[str], tokenizer: PreTrainedTokenizerBase, step: int
 ) -> None:
-    """Prints each prompt as the policy sees it, with special tokens, and all its completions with their rewards."""
+    """Prints each prompt as the policy sees it, with special tokens, and all its completions with their rewards.
+
+    An episode is printed turn by turn, with what was answered in between. Prompts of a group are printed anew where an
+    environment, or a rollout_func, has made different ones of them.
+    """
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    for number, prompt in enumerate(experience.prompts):
-        console.print(Rule(f"step {step}, prompt {number}"))
-        console.print(tokenizer.decode(prompt["prompt_ids"]))
-        for generation in range(experience.num_generations):
-            index = number * experience.num_generations + generation
-            rollout = experience.rollouts[index]
-            console.print(
-                Rule(
-                    f"completion {generation}: {len(rollout.completion_ids)} tokens, {rollout.finish_reason}",
-                    align="left",
-                )
-            )
-            console.print(tokenizer.decode(rollout.completion_ids))
-            signals = zip(signal_names, _readable(experience.signals[index]), strict=True)
-            parts = ", ".join(f"{name} {value}" for name, value in signals)
-            console.print(f"reward {_readable(experience.rewards[index])} ({parts})")
+    shown = None
+    for index, rollout in enumerate(experience.rollouts):
+        number, generation = divmod(index, experience.num_generations)
+        prompt = (number, experience.prompt_of(index)["prompt_ids"])
+        if prompt != shown:
+            console.print(Rule(f"step {step}, prompt {number}"))
+            console.print(tokenizer.decode(prompt[1]))
+            shown = prompt
+        length = f"{len(rollout.completion_ids)} tokens, {rollout.finish_reason}"
+        console.print(Rule(f"completion {generation}: {length}", align="left"))
+        for title, ids in _passages(experience, index):
+            if title:
+                console.print(Rule(title, align="left", characters="-"))
+            console.print(tokenizer.decode(ids))
+        signals = zip(signal_names, _readable(experience.signals[index]), strict=True)
+        parts = ", ".join(f"{name} {value}" for name, value in signals)
+        console.print(f"reward {_readable(experience.rewards[index])} ({parts})")
+
+
+def _passages(experience: Experience, index: int) -> Iterator[tuple[str, list[int]]]:
+    """The turns of a completion and what stands between them, each with a title; one without is untitled."""
+    ids, turns = experience.rollouts[index].completion_ids, experience.rollouts[index].turns
+    if turns == [(0, len(ids))]:
+        yield "", ids
+        return
+    rewards = None if experience.turn_rewards is None else experience.turn_rewards[index]
+    end_before = 0
+    for turn, (start, end) in enumerate(turns):
+        if start > end_before:
+            yield f"answer: {start - end_before} tokens, not trained on", ids[end_before:start]
+        reward = "" if rewards is None else f", reward {rewards[turn]:.6g}"
+        yield f"turn {turn + 1}: {end - start} tokens{reward}", ids[start:end]
+        end_before = end
+    if end_before < len(ids):
+        yield f"answer: {len(ids) - end_before} tokens, not trained on", ids[end_before:]
 
 
 def _readable(values: Tensor) -> list | float | None:

@@ -205,8 +205,23 @@ def _flat(row: Mapping[str, Any], step: int) -> dict[str, str | float | int | No
 
 
 def _cell(value: Any) -> str | float | int | None:
-    if isinstance(value, list) and all(isinstance(item, dict) and "content" in item for item in value):
-        return "\n".join(f"{message['role']}: {message['content']}" for message in value)
+    if isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value):
+        return "\n".join(map(_message, value))
     if value is None or isinstance(value, str | float | int):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    """A message as text: who says it, the thought, what is said, and the calls."""
+    said = message.get("content")
+    parts = [said if isinstance(said, str | None) else json.dumps(said, ensure_ascii=False, default=str)]
+    if thought := message.get("reasoning_content"):
+        parts.insert(0, f"<think>{thought}</think>")
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", call)
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+        parts.append(f"{function.get('name')}({text})")
+    name = f" {message['name']}" if message.get("name") else ""
+    return f"{message['role']}{name}: " + "\n".join(filter(None, parts))

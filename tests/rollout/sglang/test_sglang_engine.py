@@ -11,59 +11,17 @@ import pytest
 import torch
 from naming import raises_naming
 from peft import LoraConfig, get_peft_model
-from sglang_double import SGLangDouble, aborts, answers, changes, drops, takes
+from sglang_double import aborts, answers, changes, drops, takes
 from tiny import EOS, make_llama, make_policy, random_ids
 
 from minimind_hf.forward.logprobs import completion_scores
 from minimind_hf.rollout import RolloutServerError, SamplingParams, ServerGoneError, SGLangEngine, check_rollouts
-from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
 
 PROMPTS = random_ids(5)
 
 
 def sampling(**changes) -> SamplingParams:
     return SamplingParams(**{"max_completion_length": 8, "temperature": 0.8, "eos_token_ids": (EOS,)} | changes)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """A folder of another MiniMind than the trainer's: what the server has before the first sync."""
-    folder = tmp_path_factory.mktemp("served")
-    model = make_policy(seed=9)
-    write_weights(exported_weights(model), exported_config(model), folder)
-    return folder
-
-
-@pytest.fixture
-def start_double(served):
-    doubles = []
-
-    def start(folder=served, **options) -> SGLangDouble:
-        doubles.append(SGLangDouble(folder, **options))
-        return doubles[-1]
-
-    yield start
-    for double in doubles:
-        double.stop()
-
-
-@pytest.fixture
-def double(start_double):
-    return start_double()
-
-
-@pytest.fixture
-def make_engine(tmp_path):
-    engines = []
-
-    def make(*doubles, timeout=60.0, **options) -> SGLangEngine:
-        options = {"sync_folder": tmp_path / "sync", "server_timeout": timeout} | options
-        engines.append(SGLangEngine([double.url for double in doubles], **options))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.close()
 
 
 def lose_patience(engine) -> None:

@@ -11,15 +11,17 @@ import pytest
 import torch
 from naming import raises_naming
 from peft import LoraConfig, get_peft_model
+from sessions import assert_episode_logprobs, assert_is_what_was_asked, sessions_for
 from sglang_process import KINDS, REAL, START_TIMEOUT, make_server_trainer
 from tiny import EOS, make_policy, random_ids
 from transformers import TrainerCallback
 
-from minimind_hf import SamplingParams, ServerGoneError, SGLangEngine
+from minimind_hf import SamplingParams, ServerGoneError, SGLangEngine, TorchEngine
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.rollout import RolloutServerError, check_rollouts
+from minimind_hf.rollout import RolloutServerError, check_episodes, check_rollouts
 
 PROMPTS = random_ids(4)
+ENDS = tuple(range(2, 259, 6))  # of turns: a random policy says one of these every sixth time
 
 
 @pytest.fixture(params=KINDS)
@@ -112,6 +114,45 @@ def test_completions_follow_the_contract(engine):
         assert EOS not in rollout.completion_ids[:-1]
         assert (rollout.completion_ids[-1] == EOS) == (rollout.finish_reason == "stop")
         assert rollout.finish_reason == "stop" or len(rollout.completion_ids) == 5
+
+
+def play(engine, model, tool_seconds=0.0, **changes) -> float:
+    """Plays 24 episodes of up to four turns and compares every turn with the model; returns the share of tokens that
+    the server had in its cache."""
+    params = sampling(max_completion_length=80, max_turn_length=12, **changes)
+    sessions = sessions_for(PROMPTS, 6, delays=tool_seconds)
+    rollouts = engine.converse(sessions, params)
+    check_episodes(rollouts, 24, 259, engine, params)
+    for session, rollout in zip(sessions, rollouts, strict=True):
+        assert_is_what_was_asked(session, rollout)
+    assert_episode_logprobs(model, sessions, rollouts, params.temperature, atol=1e-4, rtol=0)
+    assert max(len(rollout.turns) for rollout in rollouts) > 2
+    cached, tokens = engine.measured()["cached_share"]
+    return cached / tokens
+
+
+def test_episodes_agree_at_every_turn_after_each_of_3_syncs(engine):
+    model, shares = make_policy(), []
+    for version in range(3):
+        engine.sync_weights(model, version)
+        shares.append(play(engine, model, eos_token_ids=ENDS))
+        move(model)
+    print(f"share of cached tokens: {', '.join(f'{share:.0%}' for share in shares)}")
+    assert min(shares) > 0.2
+
+
+@pytest.mark.parametrize("server", [REAL], indirect=True)
+def test_the_torch_engine_and_a_server_play_the_same_greedy_episodes(engine):
+    model, torch_engine = make_policy(scale=6.0), TorchEngine()
+    params = sampling(max_completion_length=60, max_turn_length=8, greedy=True, temperature=1.0, eos_token_ids=ENDS)
+    played = []
+    for each in (engine, torch_engine):
+        each.sync_weights(model, 1)
+        played.append(each.converse(sessions_for(PROMPTS, 2, seed=1), params))
+    for served, own in zip(*played, strict=True):
+        assert (served.completion_ids, served.loss_mask) == (own.completion_ids, own.loss_mask)
+        assert served.finish_reason == own.finish_reason
+        assert served.logprobs == pytest.approx(own.logprobs, abs=1e-4)
 
 
 def logs_of(trainer) -> list[dict]:
@@ -242,6 +283,27 @@ def test_a_server_killed_in_mid_rollout_and_started_again(servers, kind, weight_
     engine.close()
 
 
+@pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
+@pytest.mark.parametrize("kind", [REAL])
+def test_a_server_killed_in_mid_episode_and_started_again(servers, kind, weight_sync, tmp_path):
+    server, model, killed = servers.get(kind), make_policy(), []
+    engine = SGLangEngine(server.url, weight_sync, tmp_path / "sync", server_timeout=START_TIMEOUT)
+    engine.sync_weights(model, 0)
+    tag = weight_version(server)
+
+    def kill_and_restart():
+        killed.append(time.monotonic())
+        restart(server)
+
+    timer = threading.Timer(0.5, kill_and_restart)
+    timer.start()
+    play(engine, model, tool_seconds=1.0, eos_token_ids=ENDS)  # its answers take longer than that
+    assert time.monotonic() > killed[0]
+    timer.join()
+    assert weight_version(server) == tag
+    engine.close()
+
+
 def weight_version(server) -> str:
     return httpx.get(f"{server.url}/model_info", timeout=60, trust_env=False).json()["weight_version"]
 
@@ -277,6 +339,8 @@ def test_several_servers(servers, kind, tmp_path):
             check_rollouts(rollouts, 12, 259, engine)
             assert largest_difference(model, PROMPTS, rollouts) < 1e-4
             assert sorted(asked) == sorted(2 * urls)  # four prompts, two for each
+            play(engine, model, eos_token_ids=ENDS)
+            assert set(asked) == set(urls)
             assert len({weight_version(server) for server in both}) == 1
             move(model)
         engine.close()

@@ -12,7 +12,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 KILLS = 20
 
 
-@pytest.mark.parametrize(("processes", "algorithm"), [(1, "grpo"), (1, "ppo"), (2, "grpo")])
+@pytest.mark.parametrize(
+    ("processes", "algorithm"),
+    [(1, "grpo"), (1, "ppo"), (2, "grpo"), (1, "grpo_agent"), (1, "ppo_agent"), (2, "grpo_agent")],
+)
 def test_killed_and_resumed_equals_straight(processes, algorithm, tmp_path):
     done = launch("kill_worker.py", tmp_path, processes, algorithm, KILLS, 0, timeout=1100)
     report = json.loads(done.stdout.splitlines()[-1])
