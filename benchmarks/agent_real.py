@@ -4,7 +4,7 @@
     python benchmarks/agent_real.py FOLDER
 
 FOLDER holds a causal LM that speaks ChatML, such as SmolLM2-135M-Instruct. Its own chat template shows no tools, so a
-template of the same format is set that does. A worked example in each prompt shows what a call looks like.
+template of the same format is set that does. Two worked examples in each prompt show what a call looks like.
 An episode earns 1 if the last turn gives the product, and 0.2 if a call was made and answered. The last line is one
 JSON object: reward, right answers and calls that parse, over the first and the last ten steps.
 """
@@ -53,11 +53,11 @@ def product_of(first: int, second: int) -> list[dict]:
 
 
 def make_rows(count: int, seed: int = 0) -> Dataset:
-    """Questions for products of two-digit numbers, each behind a worked example."""
+    """Questions for products of two-digit numbers, each behind two worked examples."""
     rng = random.Random(seed)
     rows = []
     for _ in range(count):
-        pairs = [(rng.randint(12, 99), rng.randint(12, 99)) for _ in range(2)]
+        pairs = [(rng.randint(12, 99), rng.randint(12, 99)) for _ in range(3)]
         messages = [message for pair in pairs for message in product_of(*pair)]
         rows.append({"prompt": [SYSTEM, *messages[:-3]], "product": str(pairs[-1][0] * pairs[-1][1])})
     return Dataset.from_list(rows)
@@ -86,8 +86,8 @@ def make_trainer(folder: str, output_dir: str, options: argparse.Namespace) -> G
         per_device_train_batch_size=options.prompts * options.episodes,
         num_generations=options.episodes,
         max_turns=2,
-        max_turn_length=32,
-        max_completion_length=80,
+        max_turn_length=40,
+        max_completion_length=96,
         temperature=1.0,
         learning_rate=options.learning_rate,
         lr_scheduler_type="constant",

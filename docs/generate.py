@@ -38,9 +38,9 @@ REMARKS = {
     "max_completion_length": "`None` is refused: a rollout needs a bound. Counts answers of tools, as in trl",
     "max_tool_calling_iterations": "`max_turns` is one more",
     "temperature": "log-probabilities use the same temperature, as in trl",
-    "top_p": "below 1 is refused; the error says why",
-    "top_k": "above 0 is refused; the error says why",
-    "min_p": "above 0 is refused; the error says why",
+    "top_p": "scored over what it keeps (trl: over all tokens); refused with SGLang",
+    "top_k": "scored over what it keeps (trl: over all tokens)",
+    "min_p": "scored over what it keeps (trl: over all tokens); refused with SGLang",
     "repetition_penalty": "other values than 1 are refused; the error says why",
     "generation_kwargs": "`temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_new_tokens`, "
     "`eos_token_id`; other keys that change the sampling are refused by name",

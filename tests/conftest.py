@@ -25,6 +25,7 @@ SEVERAL_PROCESSES = {
     "test_ppo_distributed.py",
     "test_resharding.py",
     "test_rollout_servers_distributed.py",
+    "test_sglang_episodes_distributed.py",
     "test_training_streams.py",
 }
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"

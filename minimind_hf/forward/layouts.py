@@ -35,7 +35,8 @@ def score_completions(
 
     Args:
         model: A causal LM; for `shared_prompt`, one that [`choose_layout`] accepted.
-        batch ([`TokenBatch`]): The completions and their prompts.
+        batch ([`TokenBatch`]): The completions, their prompts, and the sets that the tokens were drawn from, if
+            sampling was truncated: log-probabilities and entropies are those over the sets.
         temperature (`float`): The temperature at which the completions were sampled.
         layout (`str`): `"shared_prompt"`, `"padded"` or `"unpadded"`.
         with_entropy (`bool`), with_aux_loss (`bool`): Additional outputs to return.
@@ -57,8 +58,10 @@ def score_completions(
 
 
 def _padded_scores(model: nn.Module, batch: TokenBatch, temperature: float, *options: bool) -> TokenScores:
-    places = None if batch.scored is None else [batch.scored_places(row) for row in range(len(batch))]
-    return completion_scores(model, *batch.padded(), temperature, *options, places)
+    if batch.scored is None:
+        return completion_scores(model, *batch.padded(), temperature, *options, kept=batch.padded_sets())
+    places = [batch.scored_places(row) for row in range(len(batch))]
+    return completion_scores(model, *batch.padded(), temperature, *options, places, batch.scored_sets())
 
 
 def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tuple[str, str | None]:

@@ -2,7 +2,8 @@
 """Log-probabilities of completions, in two layouts.
 
 The log-probabilities are those of the sampling distribution: for the policy and the reference alike, logits are
-divided by the sampling temperature in float32. `padded` is the plain layout, with prompts padded on the left and
+divided by the sampling temperature in float32, and where sampling was truncated, the softmax is over the set that a
+token was drawn from. `padded` is the plain layout, with prompts padded on the left and
 completions padded on the right. The fast layout, `shared_prompt`, is tested against it.
 """
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
 from .introspection import forward_arguments, unwrap
+from .kept_tokens import KeptTokens
 from .scoring_head import scoring_head
 from .shared_prompt import PackedBatch
 from .token_batch import TokenBatch
@@ -50,6 +52,7 @@ def completion_scores(
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
     places: Sequence[Sequence[int]] | None = None,
+    kept: KeptTokens | None = None,
 ) -> TokenScores:
     """Computes log-probabilities of completions, given their prompts, in the padded layout.
 
@@ -64,6 +67,7 @@ def completion_scores(
         with_aux_loss (`bool`): Also return the router's auxiliary loss (mixture-of-experts models only).
         entropy_gradient (`bool`): Whether the entropies have a gradient.
         places (`Sequence[Sequence[int]]`, *optional*): The tokens of each completion that are scored. Unset: all.
+        kept ([`KeptTokens`], *optional*): The sets that they were drawn from, those of padding too if all are scored.
 
     Returns:
         [`TokenScores`]
@@ -86,6 +90,9 @@ def completion_scores(
         slots, among_columns = chosen.unbind()
         logits, targets = logits.flatten(0, 1)[None, among_columns], completion_ids.flatten()[None, slots]
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    if kept is not None:
+        cut = kept.cut(logits.shape[-1], logits.device)
+        logits = logits.masked_fill_(cut.view(logits.shape), torch.finfo(logits.dtype).min)
     entropy = None
     with torch.autocast(logits.device.type, enabled=False):
         if with_entropy:
@@ -197,7 +204,7 @@ def shared_prompt_scores(
         inputs["output_router_logits"] = with_aux_loss
     if with_aux_loss:
         inputs["router_token_weights"] = packed.token_weights
-    with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient):
+    with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient, packed.kept):
         outputs = model(**inputs)
     logps, entropy = outputs.logits[0].unbind(dim=1)
     aux_loss = outputs.aux_loss if with_aux_loss else None

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .kept_tokens import KeptTokens
+
 LOGITS_PER_CHUNK = 2**23  # 32 MiB in float32
 ROWS_PER_TILE = 64  # with 6400 logits each, 1.6 MiB: several passes over a tile read the cache instead of memory
 
@@ -22,14 +24,16 @@ class _SelectedLogps(torch.autograd.Function):
     """`log_softmax(logits / temperature)[target]` and the entropy; keeps the probabilities for the backward pass.
 
     logits (`(R, V)`, float32 or wider), targets (`(R,)`) -> `(R,)`, `(R,)`; the entropy has a gradient on request.
+    With sets, both are over the set of each row; probabilities outside are 0, and so are their gradients.
     """
 
     @staticmethod
-    def forward(ctx, logits, targets, temperature, entropy_gradient):
+    def forward(ctx, logits, targets, temperature, entropy_gradient, sets=None):
         probabilities = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         rows = ROWS_PER_TILE if logits.device.type == "cpu" else len(logits)
         kept = repeat(None) if probabilities is None else probabilities.split(rows)
-        tiles = zip(logits.split(rows), targets.split(rows), kept, strict=False)
+        sets = repeat(None) if sets is None else sets.split(rows)
+        tiles = zip(logits.split(rows), targets.split(rows), kept, sets, strict=False)
         results = [_tile_logps(*tile, temperature) for tile in tiles]
         logps, entropy = (torch.cat(parts) for parts in zip(*results, strict=True))
         if probabilities is not None:
@@ -53,14 +57,16 @@ class _SelectedLogps(torch.autograd.Function):
         grad_logits.scatter_add_(1, targets[:, None], scaled[:, None])
         if slope is not None:
             grad_logits.sub_(slope.mul_((grad_entropy / ctx.temperature)[:, None]))
-        return grad_logits, None, None, None
+        return grad_logits, None, None, None, None
 
 
 def _tile_logps(
-    logits: Tensor, targets: Tensor, probabilities: Tensor | None, temperature: float
+    logits: Tensor, targets: Tensor, probabilities: Tensor | None, sets: KeptTokens | None, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Returns the log-probabilities and entropies of some rows, and writes their probabilities to `probabilities`."""
     logits = logits / temperature
+    if sets is not None:  # a finite number: 0 times it is 0, and its probability is 0 all the same
+        logits.masked_fill_(sets.cut(logits.shape[1], logits.device), torch.finfo(logits.dtype).min)
     probabilities = torch.softmax(logits, dim=-1, out=probabilities)
     # The log normalizer, from the most likely token: its probability is at least 1 / V, so no precision is lost.
     log_normalizer = logits.amax(dim=-1) - probabilities.amax(dim=-1).log_()
@@ -70,12 +76,17 @@ def _tile_logps(
 
 
 def _chunk_logps(
-    project: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+    project: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    targets: Tensor,
+    sets: KeptTokens | None,
+    temperature: float,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     logits = project(hidden)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     with torch.autocast(logits.device.type, enabled=False):  # it would compute sums over the vocabulary in bfloat16
-        return _SelectedLogps.apply(logits, targets, temperature, entropy_gradient)
+        return _SelectedLogps.apply(logits, targets, temperature, entropy_gradient, sets)
 
 
 def chunked_scores(
@@ -85,6 +96,7 @@ def chunked_scores(
     temperature: float,
     vocab_size: int,
     entropy_gradient: bool = False,
+    kept: KeptTokens | None = None,
 ) -> Tensor:
     """Computes log-probabilities and entropies of target tokens from hidden states.
 
@@ -95,13 +107,16 @@ def chunked_scores(
         temperature (`float`): Divisor of the logits, in float32.
         vocab_size (`int`): V, the size of the vocabulary.
         entropy_gradient (`bool`): Whether the entropy has a gradient too.
+        kept ([`KeptTokens`], *optional*): The sets that the K targets were drawn from, which both are over.
 
     Returns:
         `Tensor` of shape `(K, 2)`: log-probability, with a gradient, and entropy in nats.
     """
     rows = max(1, LOGITS_PER_CHUNK // vocab_size)
     options = (temperature, entropy_gradient)
-    chunks = list(zip(hidden.split(rows), targets.split(rows), strict=True))
+    hidden_chunks = hidden.split(rows)
+    sets = [None] * len(hidden_chunks) if kept is None else kept.split(rows)
+    chunks = list(zip(hidden_chunks, targets.split(rows), sets, strict=True))
     if len(chunks) == 1 or not torch.is_grad_enabled():
         results = [_chunk_logps(project, *chunk, *options) for chunk in chunks]
     else:
@@ -114,13 +129,18 @@ def chunked_scores(
 
 @contextmanager
 def scoring_head(
-    head: nn.Module, targets: Tensor, temperature: float, vocab_size: int, entropy_gradient: bool = False
+    head: nn.Module,
+    targets: Tensor,
+    temperature: float,
+    vocab_size: int,
+    entropy_gradient: bool = False,
+    kept: KeptTokens | None = None,
 ) -> Iterator[None]:
     """Makes `head` map hidden states `(1, K, H)` to log-probabilities and entropies `(1, K, 2)` of `targets`."""
     project = head.forward
 
     def forward(hidden: Tensor) -> Tensor:
-        return chunked_scores(project, hidden[0], targets, temperature, vocab_size, entropy_gradient)[None]
+        return chunked_scores(project, hidden[0], targets, temperature, vocab_size, entropy_gradient, kept)[None]
 
     had_own = "forward" in vars(head)
     head.forward = forward

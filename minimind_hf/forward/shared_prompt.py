@@ -19,6 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from .block_attention import block_attention, group_spans, pays_off
 from .introspection import unwrap
+from .kept_tokens import KeptTokens
 from .token_batch import TokenBatch
 
 ATTENTION_NAME = "sdpa_shared_prompt"
@@ -64,6 +65,7 @@ class PackedBatch:
         targets (`Tensor` of shape `(K,)`): The scored tokens.
         slots (`Tensor` of shape `(K,)`): Their index in the flattened `(N, C)` of the padded layout.
         shape (`tuple[int, int]`): `(N, C)`.
+        kept ([`KeptTokens`], *optional*): The sets that the K scored tokens were drawn from; stays on the host.
     """
 
     input_ids: Tensor
@@ -74,6 +76,7 @@ class PackedBatch:
     targets: Tensor
     slots: Tensor
     shape: tuple[int, int]
+    kept: KeptTokens | None = None
 
     def to_padded(self, values: Tensor) -> Tensor:
         """Puts one value per scored token, shape `(K,)`, into `(N, C)`; 0 everywhere else."""
@@ -128,6 +131,7 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
         targets=targets,
         slots=slots,
         shape=(len(batch), width),
+        kept=batch.scored_sets(),
     )
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .kept_tokens import KeptTokens, joined
+
 
 @dataclass(kw_only=True)
 class TokenBatch:
@@ -26,6 +28,8 @@ class TokenBatch:
         scored (`list[list[int]]`, *optional*): 1 for the completion tokens that anything is computed for, 0 for others
             (such as the answers of tools), which are context alone: no logits are computed for them, and their
             log-probabilities and entropies are 0. Unset: all tokens are scored.
+        kept (`list[KeptTokens]`, *optional*): Of each completion, the sets that its tokens were drawn from, which
+            they are scored over. Unset: nothing was cut from any distribution.
     """
 
     prompt_ids: list[list[int]]
@@ -33,6 +37,7 @@ class TokenBatch:
     group_ids: list[int]
     device: torch.device
     scored: list[list[int]] | None = None
+    kept: list[KeptTokens] | None = None
 
     def __len__(self) -> int:
         return len(self.completion_ids)
@@ -58,6 +63,7 @@ class TokenBatch:
             group_ids=[0] * len(rows),
             device=self.device,
             scored=None if self.scored is None else [self.scored[row] for row in rows],
+            kept=None if self.kept is None else [self.kept[row] for row in rows],
         )
 
     def scored_places(self, row: int) -> Sequence[int]:
@@ -65,6 +71,16 @@ class TokenBatch:
         if self.scored is None:
             return range(len(self.completion_ids[row]))
         return [place for place, counts in enumerate(self.scored[row]) if counts]
+
+    def scored_sets(self) -> KeptTokens | None:
+        """The sets that all scored tokens were drawn from, completion by completion."""
+        if self.kept is None:
+            return None
+        return joined(sets.take(self.scored_places(row)) for row, sets in enumerate(self.kept))
+
+    def padded_sets(self) -> KeptTokens | None:
+        """The sets of all `N x C` slots of the padded layout; padding has whole vocabularies."""
+        return None if self.kept is None else joined(sets.padded(self.width) for sets in self.kept)
 
     def padded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The batch in the padded layout.

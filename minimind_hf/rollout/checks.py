@@ -3,6 +3,7 @@
 
 import math
 
+from .checks_of_kept import fault_of_kept
 from .samples import FINISH_REASONS, Rollout, SamplingParams
 
 
@@ -23,7 +24,12 @@ def check_engine(engine: object) -> None:
 
 
 def check_rollouts(
-    rollouts: object, num_expected: int, vocab_size: int, engine: object, max_completion_length: int | None = None
+    rollouts: object,
+    num_expected: int,
+    vocab_size: int,
+    engine: object,
+    max_completion_length: int | None = None,
+    sampling: SamplingParams | None = None,
 ) -> None:
     """Refuses rollouts that `generate` of an engine must not return, before they reach the loss.
 
@@ -34,13 +40,18 @@ def check_rollouts(
         engine ([`RolloutEngine`]): Named in errors.
         max_completion_length (`int`, *optional*): Number of the policy's tokens after which a turn is cut. What an
             engine puts between them by itself is not counted.
+        sampling ([`SamplingParams`], *optional*): If it is truncated, completions without sets are refused.
 
     Raises:
         ValueError: With the engine's class, the index of the completion and its fault.
     """
     _check_number(rollouts, num_expected, engine, "(prompts x num_generations, prompt-major)")
     for index, rollout in enumerate(rollouts):
-        fault = _fault(rollout, vocab_size) or _fault_of_turns(rollout, "max_completion_length", max_completion_length)
+        fault = (
+            _fault(rollout, vocab_size)
+            or _fault_of_turns(rollout, "max_completion_length", max_completion_length)
+            or fault_of_kept(rollout, vocab_size, sampling)
+        )
         _refuse(fault, index, engine)
 
 
@@ -61,7 +72,11 @@ def check_episodes(
     """
     _check_number(rollouts, num_expected, engine, "(one per session, in their order)")
     for index, rollout in enumerate(rollouts):
-        fault = _fault(rollout, vocab_size) or _fault_of_turns(rollout, "max_turn_length", sampling.max_turn_length)
+        fault = (
+            _fault(rollout, vocab_size)
+            or _fault_of_turns(rollout, "max_turn_length", sampling.max_turn_length)
+            or fault_of_kept(rollout, vocab_size, sampling)
+        )
         if fault is None and len(rollout.completion_ids) > sampling.max_completion_length:
             fault = (
                 f"{len(rollout.completion_ids)} tokens, but max_completion_length={sampling.max_completion_length} "

@@ -27,7 +27,9 @@ def play_in_rounds(engine: Any, sessions: Sequence[Session], sampling: SamplingP
         while running:
             turns = _draw(engine, [(sessions[i], transcripts[i]) for i in running], sampling, number)
             for i, turn in zip(running, turns, strict=True):
-                transcripts[i].add_turn(turn.completion_ids, turn.logprobs, turn.finish_reason, turn.loss_mask)
+                transcripts[i].add_turn(
+                    turn.completion_ids, turn.logprobs, turn.finish_reason, turn.loss_mask, turn.kept
+                )
                 versions[i] = min(versions[i], turn.weights_version) if number else turn.weights_version
                 observers.submit(i, sessions[i].observe, turn.completion_ids, turn.finish_reason)
             answers = observers.all()
@@ -43,12 +45,12 @@ def _draw(
     seed = random.Random(f"{sampling.seed} {number}").getrandbits(31) if number else sampling.seed
     asked = replace(sampling, max_completion_length=longest, max_turn_length=None, seed=seed)
     turns = engine.generate([[*session.prompt_ids, *transcript.ids] for session, transcript in episodes], 1, asked)
-    check_rollouts(turns, len(episodes), math.inf, engine, longest)
+    check_rollouts(turns, len(episodes), math.inf, engine, longest, asked)
     return [_cut(turn, transcript.room) for turn, (_, transcript) in zip(turns, episodes, strict=True)]
 
 
 def _cut(turn: Rollout, length: int) -> Rollout:
     if len(turn.completion_ids) <= length:
         return turn
-    mask = None if turn.loss_mask is None else turn.loss_mask[:length]
-    return Rollout(turn.completion_ids[:length], turn.logprobs[:length], "length", mask, turn.weights_version)
+    mask, kept = (None if each is None else each[:length] for each in (turn.loss_mask, turn.kept))
+    return Rollout(turn.completion_ids[:length], turn.logprobs[:length], "length", mask, turn.weights_version, kept)

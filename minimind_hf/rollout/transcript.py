@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An episode while it is played: what was drawn and answered so far, and how many tokens there may still be."""
 
+import numpy as np
+
 from .samples import Rollout, SamplingParams
+
+_NO_SET = np.empty(0, dtype=np.int32)  # of a token that the policy did not choose
 
 
 class Transcript:
@@ -19,6 +23,7 @@ class Transcript:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.loss_mask: list[int] = []
+        self.kept: list[np.ndarray] | None = [] if sampling.is_truncated else None
         self.finish_reason: str | None = None
         self._last_turn = "stop"
 
@@ -29,11 +34,20 @@ class Transcript:
         return left if self.sampling.max_turn_length is None else min(left, self.sampling.max_turn_length)
 
     def add_turn(
-        self, ids: list[int], logprobs: list[float], finish_reason: str, loss_mask: list[int] | None = None
+        self,
+        ids: list[int],
+        logprobs: list[float],
+        finish_reason: str,
+        loss_mask: list[int] | None = None,
+        kept: list[np.ndarray] | None = None,
     ) -> None:
         self.ids += ids
         self.logprobs += logprobs
         self.loss_mask += [1] * len(ids) if loss_mask is None else loss_mask
+        if kept is not None and self.kept is None:
+            self.kept = [_NO_SET] * (len(self.ids) - len(ids))
+        if self.kept is not None:
+            self.kept += [_NO_SET] * len(ids) if kept is None else kept
         self._last_turn = finish_reason
 
     def answer(self, ids: list[int] | None) -> bool:
@@ -55,11 +69,13 @@ class Transcript:
             self.ids += ids
             self.logprobs += [0.0] * len(ids)
             self.loss_mask += [0] * len(ids)
+            if self.kept is not None:
+                self.kept += [_NO_SET] * len(ids)
         return self.finish_reason is None
 
     def rollout(self, weights_version: int) -> Rollout:
         """Returns the episode, which has ended."""
-        return Rollout(self.ids, self.logprobs, self.finish_reason, self.loss_mask, weights_version)
+        return Rollout(self.ids, self.logprobs, self.finish_reason, self.loss_mask, weights_version, self.kept)
 
 
 def _checked(ids: object) -> list[int]:

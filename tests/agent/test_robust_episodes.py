@@ -175,6 +175,14 @@ def test_a_policy_that_never_stops_calling_ends_at_the_length_of_the_episode():
     assert not episode.is_finished and not episode.reached_max_turns
 
 
+def test_an_answer_without_room_is_among_the_messages_and_not_among_the_tokens():
+    episode = make_episode()
+    sampling = SamplingParams(max_completion_length=len(Caller.turn) + 3, temperature=1.0, eos_token_ids=tuple(ENDS))
+    (rollout,) = Caller().converse([episode], sampling)
+    assert (rollout.completion_ids, rollout.finish_reason) == (Caller.turn, "length")
+    assert [message["role"] for message in episode.messages] == ["assistant", "tool"]
+
+
 def test_an_environment_that_fails_in_reset_names_class_and_row():
     class Fails(Vault):
         def reset(self, **row):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/agents.md train as they stand, and what they define plays the episodes that the page shows."""
+"""The examples of docs/agents.md train as they stand, and what they define plays the episodes that it tells of."""
 
 import json
 import re

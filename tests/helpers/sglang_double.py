@@ -208,18 +208,25 @@ class SGLangDouble:
             raise Refusal(400, {"error": {"message": "Requested token count exceeds the model's context"}})
         with self.lock:
             items = [self._complete(prompt, number, sampling, limit) for prompt in prompts for number in range(count)]
+            if payload.get("top_logprobs_num"):
+                owners = [prompt for prompt in prompts for _ in range(count)]
+                for prompt, item in zip(owners, items, strict=True):
+                    self._add_top(prompt, item, sampling, payload["top_logprobs_num"])
         return items if is_batch or count > 1 else items[0]
 
     def _complete(self, prompt, number, sampling, limit):
         rng = random.Random(f"{prompt} {number}")
         ids = [rng.randrange(3, self.model.config.vocab_size) for _ in range(rng.randint(1, min(limit, self.longest)))]
-        is_cut = len(ids) == limit
-        if not is_cut:
-            ids.append(EOS)
+        if sampling.get("top_k", -1) > 0:
+            ids = self._from_top(prompt, limit, sampling["top_k"], rng)
+        stops = {EOS, *sampling.get("stop_token_ids", ())}
+        ids = [*ids, EOS][:limit]
+        end = next((place for place, token in enumerate(ids) if token in stops), None)
+        ids = ids[: limit if end is None else end + 1]
         # How much of the prompt it has computed before; the last token is always computed again.
         cached = max(len(os.path.commonprefix([known, prompt[:-1]])) for known in ([], *self.cache))
         self.cache.append([*prompt, *ids[:-1]])
-        reason = {"type": "length", "length": limit} if is_cut else {"type": "stop", "matched": EOS}
+        reason = {"type": "length", "length": limit} if end is None else {"type": "stop", "matched": ids[-1]}
         return {
             "text": "",
             "output_ids": ids,
@@ -234,12 +241,30 @@ class SGLangDouble:
             },
         }
 
+    def _from_top(self, prompt, limit, top_k, rng):
+        ids = []
+        while len(ids) < limit and EOS not in ids:
+            with torch.no_grad():
+                logits = self.model(torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, -1]
+            ids.append(rng.choice(logits.topk(top_k).indices.tolist()))
+        return ids
+
+    def _add_top(self, prompt, item, sampling, count):
+        logps = self._all_logps(prompt, item["output_ids"], sampling)
+        item["meta_info"]["output_top_logprobs"] = [
+            [[logp, token, None] for logp, token in zip(*(each.tolist() for each in row.topk(count)), strict=True)]
+            for row in logps
+        ]
+
     def _scored(self, prompt, ids, sampling):
+        logps = self._all_logps(prompt, ids, sampling).gather(1, torch.tensor(ids)[:, None]).squeeze(1)
+        return zip(logps.tolist(), ids, strict=True)
+
+    def _all_logps(self, prompt, ids, sampling):
         temperature = 1.0 if self.original_logprobs else sampling.get("temperature") or 1.0
         with torch.no_grad():
             logits = self.model(torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
-        logps = (logits / temperature).log_softmax(dim=-1).gather(1, torch.tensor(ids)[:, None]).squeeze(1)
-        return zip(logps.tolist(), ids, strict=True)
+        return (logits / temperature).log_softmax(dim=-1)
 
     def update_weights_from_disk(self, payload):
         folder = Path(payload["model_path"])

@@ -65,9 +65,10 @@ SPLITS = {
     "accumulated": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "mini_batch_size": 4},
 }
 EXACT = {
-    "max_steps": 2,
+    "max_steps": 1,
     "learning_rate": 0.05,
     "max_grad_norm": 0.1,
+    "max_completion_length": 100,
     "mini_batch_size": 8,
     "forward_layout": "shared_prompt",
 }

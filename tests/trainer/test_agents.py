@@ -245,7 +245,7 @@ def test_tool_latency_and_batch_rows_change_no_token(tmp_path):
             time.sleep(random.random() * self.delay)
             return super().respond(turn)
 
-    for delay, rows in ((0.0, 256), (0.12, 256), (0.0, 1), (0.02, 3)):
+    for delay, rows in ((0.0, 64), (0.2, 64), (0.2, 4), (0.2, 1)):
         Slow.delay = delay
         trainer = make_trainer(tmp_path, environment_factory=Slow, max_batch_rows=rows, max_steps=1)
         completions = []

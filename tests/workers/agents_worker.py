@@ -14,7 +14,7 @@ from tiny import share_of_a
 from minimind_hf import GRPOConfig, PPOConfig
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-SHAPE = {"learning_rate": 0.05, "max_grad_norm": 0.1, "max_steps": 3, "per_device_eval_batch_size": 4}
+SHAPE = {"learning_rate": 0.05, "max_grad_norm": 0.1, "max_steps": 2, "per_device_eval_batch_size": 4}
 EQUAL = {
     "tools": (GRPOConfig, Counter, {"beta": 0.1}),
     "turns_in_one": (GRPOConfig, SometimesRewarding, {}),
@@ -73,6 +73,20 @@ def evaluated(trainer, count: int) -> dict:
     timed = ("runtime", "second")
     metrics = {name: value for name, value in metrics.items() if not any(word in name for word in timed)}
     return {"metrics": metrics, "began": [began[number] for number in range(count)]}
+
+
+def differs_in_odd_rows(completion_ids, number, **_):
+    return [share * (row % 2) for share, row in zip(share_of_a(completion_ids), number, strict=True)]
+
+
+def drawn_again(folder: Path) -> dict:
+    """Groups of one process teach nothing, so it draws others; a pass may be of no prompt in the other process."""
+    changes = {"dynamic_sampling": True, "max_resampled": 3}
+    trainer = build(folder / "drawn", GRPOConfig, SometimesRewarding, changes, rewards=differs_in_odd_rows)
+    passes, score = [], trainer.score
+    trainer.score = lambda experience: (passes.append(len(experience.prompts)), score(experience))
+    trainer.train()
+    return {"state": copied(trainer.model), "passes": passes, "log": trainer.state.log_history}
 
 
 # What goes wrong in one process, at its second rollout
@@ -149,5 +163,6 @@ def faulty(folder: Path, name: str) -> dict:
 
 def main(folder: Path) -> None:
     results = {name: equal(folder, name) for name in EQUAL}
+    results["drawn"] = drawn_again(folder)
     results |= {name: faulty(folder, name) for name in FAULTS}
     torch.save(results, folder / f"results_{RANK}.pt")

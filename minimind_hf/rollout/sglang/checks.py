@@ -11,6 +11,7 @@ from torch import nn
 from transformers.utils import CONFIG_NAME, logging
 
 from ...forward.introspection import differing, unwrap
+from ...forward.kept_tokens import KeptTokens
 from ...forward.logprobs import completion_scores
 from ...models import MiniMindConfig
 from ..agreement import failing_together
@@ -161,13 +162,14 @@ def _own_logprobs(model: nn.Module, pairs: list[tuple], temperature: float) -> l
     was_training = model.training
     model.eval()
     try:
-        return [_score(model, prompt, rollout.completion_ids, temperature, device) for prompt, rollout in pairs]
+        return [_score(model, prompt, rollout, temperature, device) for prompt, rollout in pairs]
     finally:
         model.train(was_training)
 
 
-def _score(model: nn.Module, prompt: Sequence[int], completion: list[int], temperature: float, device) -> list[float]:
-    prompt, completion = torch.tensor([prompt], device=device), torch.tensor([completion], device=device)
+def _score(model: nn.Module, prompt: Sequence[int], rollout: Rollout, temperature: float, device) -> list[float]:
+    prompt, completion = torch.tensor([prompt], device=device), torch.tensor([rollout.completion_ids], device=device)
     masks = torch.ones_like(prompt), torch.ones_like(completion)
-    scores = completion_scores(model, prompt, masks[0], completion, masks[1], temperature)
+    kept = None if rollout.kept is None else KeptTokens.of(rollout.kept)
+    scores = completion_scores(model, prompt, masks[0], completion, masks[1], temperature, kept=kept)
     return scores.logps[0].tolist()

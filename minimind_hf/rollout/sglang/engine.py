@@ -29,6 +29,7 @@ from .episodes import EpisodeJob, numbers_of_groups
 from .protocol import Expected, check_prompts
 from .rounds import Job, Outcome, PromptJob, Round
 from .sync import DiskSync, WeightSync
+from .top_k import check_truncation
 
 logger = logging.get_logger(__name__)
 
@@ -198,6 +199,7 @@ class SGLangEngine(RolloutEngine):
                 f"An SGLang server returns the log-probabilities of greedy tokens only at temperature 1, not at "
                 f"temperature={sampling.temperature}. Set it to 1, or sample with a low temperature instead."
             )
+        check_truncation(sampling)
         check_prompts(prompt_ids, self._vocab_size, self._room - sampling.max_completion_length)
 
     @property
@@ -206,7 +208,7 @@ class SGLangEngine(RolloutEngine):
 
     def _complete(self, jobs: Sequence[Job], sampling: SamplingParams) -> None:
         """Asks until nothing is missing in any process."""
-        expected = Expected(self._tag, self._version, sampling.eos_token_ids)
+        expected = Expected(self._tag, self._version, sampling.eos_token_ids, sampling.top_k)
         patience = {number: Patience(server.url, self.server_timeout) for number, server in enumerate(self.servers)}
         while (outcome := self._play_round(jobs, expected)).is_incomplete:
             self._mend(outcome, patience)

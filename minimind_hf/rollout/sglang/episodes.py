@@ -59,7 +59,7 @@ class EpisodeJob:
         request = PromptRequest([*self.session.prompt_ids, *transcript.ids], 1, self.server, sampling)
         round.ask(request)
         (turn,) = request.rollouts
-        transcript.add_turn(turn.completion_ids, turn.logprobs, turn.finish_reason)
+        transcript.add_turn(turn.completion_ids, turn.logprobs, turn.finish_reason, kept=turn.kept)
         self.first_turn = self.first_turn or turn
         self.progress += 1
         self.prompt_tokens += request.prompt_tokens

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import RolloutServerError
 from ..samples import Rollout, SamplingParams
+from .top_k import over_top_k
 
 
 class OtherWeightsError(RolloutServerError):
@@ -47,7 +48,7 @@ def make_payload(request: PromptRequest) -> dict:
     defaults do. Log-probabilities of the prompt are not asked for: for them a server would compute what it has cached.
     """
     sampling = request.sampling
-    return {
+    payload = {
         "input_ids": [request.prompt_ids],
         "sampling_params": {
             "n": request.missing,
@@ -55,7 +56,7 @@ def make_payload(request: PromptRequest) -> dict:
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "stop_token_ids": list(sampling.eos_token_ids),
             "top_p": 1.0,
-            "top_k": -1,
+            "top_k": sampling.top_k or -1,
             "min_p": 0.0,
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
@@ -65,6 +66,7 @@ def make_payload(request: PromptRequest) -> dict:
         },
         "return_logprob": True,
     }
+    return payload | ({"top_logprobs_num": sampling.top_k} if sampling.top_k else {})
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,13 @@ class Expected:
         tag (`str`): The server's name for the weights sent last.
         version (`int`): The trainer's name for them.
         eos_token_ids (`tuple[int, ...]`): The tokens that can end a completion.
+        top_k (`int`): Number of tokens that each was drawn from. 0: all.
     """
 
     tag: str
     version: int
     eos_token_ids: tuple[int, ...]
+    top_k: int = 0
 
 
 def read_answers(answers: Any, request: PromptRequest, expected: Expected, url: str) -> str | None:
@@ -137,11 +141,15 @@ def _rollout(answer: dict, reason: dict, expected: Expected) -> Rollout:
             f"a completion that stopped at {reason.get('matched')!r}, which is not one of the policy's EOS tokens "
             f"{expected.eos_token_ids}; serve the policy's own tokenizer and generation config, without stop strings"
         )
+    logprobs, kept = [entry[0] for entry in scored], None
+    if expected.top_k:
+        logprobs, kept = over_top_k(scored, meta["output_top_logprobs"], expected.top_k)
     return Rollout(
         completion_ids=ids,
-        logprobs=[entry[0] for entry in scored],
+        logprobs=logprobs,
         finish_reason="stop" if is_ended else "length",
         weights_version=expected.version,
+        kept=kept,
     )
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..samples import Rollout, SamplingParams
 from .noise import Noise, stream
 from .sampling import sample
+from .truncated import KeptSets, sample_truncated, to_host
 
 
 class Decoder(ABC):
@@ -93,6 +95,7 @@ class Row:
         before (`int`): Tokens of the completion before the turn.
         excess (`int`): Tokens of the decoder behind the end of the turn, decoded before anybody looked.
         finish_reason (`str`, *optional*): Set when the turn has ended.
+        kept (`list[np.ndarray]`, *optional*): The sets that the tokens were drawn from, if sampling is truncated.
     """
 
     completion: int
@@ -103,6 +106,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     excess: int = 0
     finish_reason: str | None = None
+    kept: list[np.ndarray] | None = None
 
     @property
     def length(self) -> int:
@@ -181,7 +185,8 @@ class Scheduler:
         return logits
 
     def _row(self, completion: int, before: int = 0) -> Row:
-        return Row(completion, stream(self.sampling.seed, completion), self._room(completion), before)
+        kept = [] if self.sampling.is_truncated else None
+        return Row(completion, stream(self.sampling.seed, completion), self._room(completion), before, kept=kept)
 
     def _room(self, completion: int) -> int:
         return self.sampling.max_completion_length
@@ -218,15 +223,23 @@ class Scheduler:
         """Draws the next tokens of all rows until the next look, and returns the last ones."""
         longest = max(row.length for row in self.rows)
         count = min(self.sync_every, self.sampling.max_completion_length - longest)
-        tokens, logprobs = [], []
+        tokens, logprobs, kept = [], [], []
         for number in range(count):
             if number > 0:
                 logits = self.decoder.step(tokens[-1])
-            token_ids, token_logprobs = sample(logits, self.sampling, self._uniforms())
+            token_ids, token_logprobs, *sets = self._draw(logits)
             tokens.append(token_ids)
             logprobs.append(token_logprobs)
+            kept += sets
         self._record(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist())
+        if kept:
+            for row, sets in zip(self.rows, to_host(kept), strict=True):
+                row.kept += sets[: count - row.excess]
         return tokens[-1]
+
+    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, KeptSets]:
+        draw = sample_truncated if self.sampling.is_truncated else sample
+        return draw(logits, self.sampling, self._uniforms())
 
     def _record(self, tokens: list[list[int]], logprobs: list[list[float]]) -> None:
         for row, ids, logps in zip(self.rows, tokens, logprobs, strict=True):
@@ -259,8 +272,8 @@ class Scheduler:
         """Takes what rows have drawn, before they leave the batch."""
         for number in ended:
             row = self.rows[number]
-            version = self.weights_version
-            self._finish(row.completion, Rollout(row.tokens, row.logprobs, row.finish_reason, weights_version=version))
+            drawn = (row.tokens, row.logprobs, row.finish_reason)
+            self._finish(row.completion, Rollout(*drawn, weights_version=self.weights_version, kept=row.kept))
 
     def _finish(self, completion: int, rollout: Rollout) -> None:
         self.rollouts[completion] = rollout

@@ -20,8 +20,9 @@ from ..transcript import Transcript
 from .scheduler import Decoder, Scheduler
 
 # Longest wait, in seconds, for all answers to the turns that ended in a step. Whatever answers sooner is back at the
-# next step in every run, so that runs with such tools are equal to the last bit.
-PATIENCE = 0.05
+# next step in every run, so that runs with such tools are equal to the last bit. Once an answer has come later, the
+# rest of the call waits less: tools that are slow every time would hold up all other episodes in each such step.
+PATIENCE, LESS_PATIENCE = 0.05, 0.002
 
 
 @dataclass
@@ -59,6 +60,7 @@ class SessionScheduler(Scheduler):
         self.transcripts = [Transcript(sampling) for _ in sessions]
         self.waiting: dict[int, _Waiting] = {}  # by completion
         self.answered: list[int] = []  # completions that wait for a free row
+        self.patience = PATIENCE
 
     def _join(self) -> Tensor | None:
         self._take_answers(self.observers.results())
@@ -89,10 +91,13 @@ class SessionScheduler(Scheduler):
         rows = {self.rows[number].completion: number for number in ended}
         for completion, number in rows.items():
             row = self.rows[number]
-            self.transcripts[completion].add_turn(row.tokens, row.logprobs, row.finish_reason)
+            self.transcripts[completion].add_turn(row.tokens, row.logprobs, row.finish_reason, kept=row.kept)
             self.waiting[completion] = _Waiting(row.length - 1)  # the last token was drawn, and not computed
             self.observers.submit(completion, self.sessions[completion].observe, row.tokens, row.finish_reason)
-        self._take_answers(self.observers.results(rows, PATIENCE))
+        answers = self.observers.results(rows, self.patience)
+        if not rows.keys() <= answers.keys():
+            self.patience = LESS_PATIENCE
+        self._take_answers(answers)
         staying = [
             completion
             for completion, number in rows.items()

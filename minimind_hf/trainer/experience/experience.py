@@ -4,12 +4,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...agent import Episode
 from ...algorithms import spread_over_turns
+from ...forward.kept_tokens import KeptTokens
 from ...rollout import Rollout
 from ..metrics import Metrics
 from .micro_batch import MicroBatch, select_rows
@@ -226,6 +228,7 @@ def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, devi
         group_ids=_group_ids(experience, indices),
         device=device,
         scored=None if all(map(all, masks)) else masks,
+        kept=_kept(rollouts),
         rows=[prompt["index"] for prompt in prompts],
         sampled_at=experience.step,
         behind=experience.behind,
@@ -234,6 +237,13 @@ def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, devi
         advantages=_advantages(experience, part, device),
         has_advantage=_has_advantage(experience, part),
     )
+
+
+def _kept(rollouts: Sequence[Rollout]) -> list[KeptTokens] | None:
+    if all(rollout.kept is None for rollout in rollouts):
+        return None
+    none = np.empty(0, dtype=np.int32)
+    return [KeptTokens.of(rollout.kept or [none] * len(rollout.completion_ids)) for rollout in rollouts]
 
 
 def _group_ids(experience: Experience, indices: range) -> list[int]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...algorithms import LossInputs
+from ...forward.kept_tokens import KeptTokens
 from ...forward.token_batch import TokenBatch
 
 
@@ -81,12 +82,15 @@ class MicroBatch(TokenBatch):
 
     def state(self) -> dict:
         """Plain values and tensors for a checkpoint; [`MicroBatch.from_state`] reads them."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "device"}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "device"}
+        return values | {"kept": None if self.kept is None else [sets.state() for sets in self.kept]}
 
     @classmethod
     def from_state(cls, state: dict, device: torch.device) -> "MicroBatch":
         """Restores a micro-batch from [`~MicroBatch.state`], on a device."""
         placed = {name: _to(value, device) for name, value in state.items()}
+        if placed.get("kept") is not None:
+            placed["kept"] = [KeptTokens.from_state(sets) for sets in placed["kept"]]
         return cls(**placed, device=device)
 
 

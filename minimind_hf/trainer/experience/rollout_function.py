@@ -2,8 +2,9 @@
 """trl's `rollout_func`: a function of the user that draws the completions, in place of an engine.
 
 It gets the prompt of every completion and the trainer, and returns a dictionary with `prompt_ids`, `completion_ids`
-and `logprobs`; with `env_mask` (1 for tokens of the policy) if something else wrote tokens; and with further fields,
-which reach the reward functions.
+and `logprobs`; with `env_mask` (1 for tokens of the policy) if something else wrote tokens; with `kept`, the sets that
+tokens were drawn from (see [`Rollout`]), if sampling is truncated; and with further fields, which reach the reward
+functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from ...rollout import Rollout
 from .experience import Experience
 
 REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
-MASK = "env_mask"
+MASK, KEPT = "env_mask", "kept"
 
 RolloutFunction = Callable[[list[Any]], Mapping[str, Any]]
 
@@ -37,18 +38,23 @@ def call_rollout_function(
     examples = [prompt for prompt in experience.prompts for _ in range(experience.num_generations)]
     output = function([example["prompt"] for example in examples])
     _check(output, len(examples))
-    masks = output.get(MASK) or [None] * len(examples)
-    fields = {name: value for name, value in output.items() if name not in (*REQUIRED, MASK)}
+    masks, kept = (output.get(name) or [None] * len(examples) for name in (MASK, KEPT))
+    fields = {name: value for name, value in output.items() if name not in (*REQUIRED, MASK, KEPT)}
     rollouts = [
-        Rollout(list(ids), list(logprobs), "stop" if len(ids) and ids[-1] in eos_token_ids else "length", _list(mask))
-        for ids, logprobs, mask in zip(output["completion_ids"], output["logprobs"], masks, strict=True)
+        Rollout(
+            list(ids),
+            list(logprobs),
+            "stop" if len(ids) and ids[-1] in eos_token_ids else "length",
+            _list(mask),
+            experience.step,
+            sets,
+        )
+        for ids, logprobs, mask, sets in zip(output["completion_ids"], output["logprobs"], masks, kept, strict=True)
     ]
     prompts = [
         {**example, "prompt_ids": list(ids), "columns": {**example["columns"], **_of(fields, index)}}
         for index, (example, ids) in enumerate(zip(examples, output["prompt_ids"], strict=True))
     ]
-    for rollout in rollouts:
-        rollout.weights_version = experience.step
     return rollouts, prompts
 
 
@@ -57,9 +63,9 @@ def _check(output: Any, count: int) -> None:
         raise ValueError(
             f"rollout_func returned a {type(output).__name__}, expected a dictionary with {', '.join(REQUIRED)}."
         )
-    for name in (*REQUIRED, MASK):
+    for name in (*REQUIRED, MASK, KEPT):
         value = output.get(name)
-        if value is None and name == MASK:
+        if value is None and name not in REQUIRED:
             continue
         if value is None:
             raise ValueError(

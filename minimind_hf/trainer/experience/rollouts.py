@@ -128,6 +128,9 @@ class Rollouts:
             self.eos_token_ids,
             experience.seed,
             max_turn_length=args.max_turn_length,
+            top_k=args.top_k or 0,
+            top_p=args.top_p,
+            min_p=args.min_p or 0.0,
         )
         if self._agent is not None:
             return self._play(experience, sampling)
@@ -137,7 +140,7 @@ class Rollouts:
         else:
             rollouts = self.engine.generate(experience.prompt_ids, num_generations, sampling)
         expected = len(experience.prompts) * num_generations
-        check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length)
+        check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length, sampling)
         self._check_lengths(experience, rollouts)
         return rollouts
 

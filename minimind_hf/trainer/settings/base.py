@@ -39,6 +39,8 @@ _Engine = Annotated[
 _Temperature = Annotated[
     float, Bounds(above=0, remedy="Logits are divided by it; for nearly greedy rollouts use 0.1.")
 ]
+_TopP = Annotated[float, Bounds(above=0, at_most=1, remedy="1.0 draws from all tokens.")]
+_TopK = Annotated[int | None, Bounds(at_least=0, remedy="0 draws from all tokens.")]
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,13 @@ class RLConfig(AgentSettings, TrainingArguments):
         256, "Tokens after which a completion is cut; with the prompt they must fit into the model's context."
     )
     temperature: _Temperature = _field(0.8, "Sampling temperature; log-probabilities are scored at it too.")
-    top_p: float = _field(1.0, "Only 1.0: see the error for why.")
-    top_k: int | None = _field(0, "Only 0: see the error for why.")
-    min_p: float | None = _field(None, "Only unset or 0: see the error for why.")
+    top_k: _TopK = _field(0, "Draw from this many of the likeliest tokens, and score over them. 0: from all.")
+    top_p: _TopP = _field(
+        1.0, "Draw from the fewest of the likeliest tokens that have this probability together, and score over them."
+    )
+    min_p: Share | None = _field(
+        None, "Draw from tokens with at least this share of the likeliest one's probability, and score over them."
+    )
     repetition_penalty: float = _field(1.0, "Only 1.0: see the error for why.")
     generation_batch_size: Count | None = _field(
         None, "Completions per rollout over all processes; an alternative to steps_per_generation."

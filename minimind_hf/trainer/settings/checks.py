@@ -31,12 +31,9 @@ _BOUNDS_OF_INHERITED = {
 
 _OTHER_DISTRIBUTION = (
     "draws completions from another distribution than the one they are scored under, so ratio and KL would be wrong "
-    "from the first step. Sharpen the distribution with temperature instead."
+    "from the first step. Sharpen the distribution with temperature, or cut it with top_p, top_k or min_p, instead."
 )
 _FIXED = {
-    "top_p": ((1.0,), _OTHER_DISTRIBUTION),
-    "top_k": ((0, None), _OTHER_DISTRIBUTION),
-    "min_p": ((None, 0), _OTHER_DISTRIBUTION),
     "repetition_penalty": ((1.0,), _OTHER_DISTRIBUTION),
     "remove_unused_columns": ((False, None), "would remove the columns that the reward functions need."),
     "auto_find_batch_size": (

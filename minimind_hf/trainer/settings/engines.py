@@ -40,11 +40,25 @@ def check_engine_settings(args: Any) -> None:
             f"rollout_engine is 'sglang', but sglang_base_url names no server: give both (--rollout_engine sglang "
             f"--sglang_base_url {_ADDRESS}) or neither."
         )
+    if chosen == "sglang":
+        _refuse_untold(args)
     if args.rollout_weight_sync != "disk" and args.rollout_sync_dir is not None:
         raise ValueError(
             f"rollout_sync_dir={args.rollout_sync_dir!r} is the folder of rollout_weight_sync='disk', but "
             f"rollout_weight_sync is {args.rollout_weight_sync!r}, which needs none. Leave rollout_sync_dir unset."
         )
+
+
+def _refuse_untold(args: Any) -> None:
+    """Refuses truncation whose kept tokens an SGLang server does not tell."""
+    for name, off in (("top_p", (1.0,)), ("min_p", (None, 0))):
+        value = getattr(args, name)
+        if value not in off:
+            raise ValueError(
+                f"{name}={value!r} with rollout_engine='sglang': a server does not tell which tokens it kept, and "
+                f"they must be scored over these. Leave {name} at {off[0]!r} and set top_k, or use "
+                "rollout_engine='torch'."
+            )
 
 
 def check_own_engine(args: Any, engine: object) -> None:

@@ -32,11 +32,6 @@ def start_double(served):
 
 
 @pytest.fixture
-def double(start_double):
-    return start_double()
-
-
-@pytest.fixture
 def make_engine(tmp_path):
     engines = []
 
@@ -48,3 +43,21 @@ def make_engine(tmp_path):
     yield make
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture
+def double(start_double):
+    return start_double()
+
+
+@pytest.fixture
+def doubles(start_double):
+    return start_double(), start_double()
+
+
+@pytest.fixture
+def synced(make_engine, double):
+    """An engine whose server has the weights of `make_policy()`."""
+    engine = make_engine(double)
+    engine.sync_weights(make_policy(), version=3)
+    return engine

@@ -29,14 +29,6 @@ def lose_patience(engine) -> None:
     engine.server_timeout = 0.5
 
 
-@pytest.fixture
-def synced(make_engine, double):
-    """An engine whose server has the weights of `policy`."""
-    engine = make_engine(double)
-    engine.sync_weights(make_policy(), version=3)
-    return engine
-
-
 def own_logprobs(model, prompt, rollout, temperature=0.8) -> list[float]:
     prompt, completion = torch.tensor([prompt]), torch.tensor([rollout.completion_ids])
     masks = torch.ones_like(prompt), torch.ones_like(completion)

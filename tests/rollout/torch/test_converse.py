@@ -21,8 +21,10 @@ from transformers import (
 )
 
 from minimind_hf.rollout import SamplingParams, TorchEngine, check_episodes, play_in_rounds
+from minimind_hf.rollout.observers import Observers
 from minimind_hf.rollout.torch import engine as torch_engine
 from minimind_hf.rollout.torch import fast_decoder, fast_runs
+from minimind_hf.rollout.torch.sessions import LESS_PATIENCE, PATIENCE
 
 ENDS = tuple(range(2, 40))  # likely enough that most turns end
 SHAPE = {
@@ -117,6 +119,29 @@ def test_neither_tools_nor_rows_change_what_is_drawn(path, monkeypatch):
         sessions = sessions_for(prompts, 4, delays=0.01)
         assert ids_of(engine.converse(sessions, sampling(seed=3))) == ids_of(expected)
     assert ids_of(engine.converse(sessions_for(prompts, 4), sampling(seed=4))) != ids_of(expected)
+
+
+def test_once_an_answer_was_late_the_others_hardly_wait(monkeypatch):
+    class Slow(FixedSession):
+        def observe(self, ids, finish_reason):
+            time.sleep(0.08)
+            return super().observe(ids, finish_reason)
+
+    waits = []
+
+    class Watched(Observers):
+        def results(self, awaited=(), seconds=0.0):
+            if seconds:
+                waits.append(seconds)
+            return super().results(awaited, seconds)
+
+    monkeypatch.setattr(torch_engine, "Observers", Watched)
+    engine, prompts = engine_for(make_policy(scale=2.0)), random_ids(4)
+    engine.converse([Slow(each.prompt_ids, each.answers) for each in sessions_for(prompts, 2)], sampling())
+    assert len(waits) > 4 and waits[0] == PATIENCE and set(waits[1:]) == {LESS_PATIENCE}
+    waits.clear()
+    engine.converse(sessions_for(prompts, 2), sampling())
+    assert waits[0] == PATIENCE  # in every call anew
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs with episodes go on from a checkpoint bit for bit, with environments that keep something across episodes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from agent_runs import Counter, Game, Remembering, Saved, agent_trainer, make_rows
@@ -8,7 +10,7 @@ from naming import raises_naming
 
 from minimind_hf import GRPOConfig, PPOConfig
 from minimind_hf.agent import AgentError
-from minimind_hf.trainer.checkpoints.state import ROLLOUT_STATE
+from minimind_hf.trainer.checkpoints.state import ROLLOUT_STATE, load_agent_state, save_rollout_state
 
 SETTINGS = {
     "optim": "adamw_torch",
@@ -140,3 +142,24 @@ def test_states_that_no_checkpoint_can_hold_are_refused(tmp_path):
     build(tmp_path / "refusing", Refusing, max_steps=1).train()
     with raises_naming(AgentError, "Refusing.load_state_dict", "games", "KeyError", "level"):
         build(tmp_path / "again", Refusing).train(resume_from_checkpoint=str(tmp_path / "refusing" / "checkpoint-1"))
+
+
+def test_other_processes_go_on_with_the_environments_of_all(tmp_path):
+    found = {}
+
+    class Agent:
+        def __init__(self, rank):
+            self.rank = rank
+
+        def state_dict(self):
+            return {"states": {None: [self.rank]}, "rewarding": []}
+
+        def load_state_dict(self, state):
+            found[self.rank] = state["states"][None]
+
+    for rank in range(2):
+        args = SimpleNamespace(world_size=2, process_index=rank)
+        save_rollout_state(tmp_path, args, 1, [], agent=Agent(rank).state_dict())
+    for rank in range(4):
+        load_agent_state(Agent(rank), tmp_path, SimpleNamespace(world_size=4, process_index=rank))
+    assert found == {0: [0], 1: [1], 2: [0], 3: [1]}

@@ -62,5 +62,12 @@ def test_all_end_when_the_environment_of_one_fails(results, fault, pieces):
 
 def test_who_has_fewer_turns_waits(results):
     for result in results:
-        assert result["Short"]["error"] is None and result["Short"]["steps"] == 3
+        assert result["Short"]["error"] is None and result["Short"]["steps"] == 2
     assert 1 < results[0]["Short"]["log"][0]["episodes/turns"] < 2
+
+
+def test_a_process_that_draws_no_further_prompt_waits(results):
+    first, second = (result["drawn"] for result in results)
+    assert len(first["passes"]) == len(second["passes"]) > 2  # of two rollouts
+    assert 0 in first["passes"] + second["passes"]
+    assert all(torch.equal(tensor, second["state"][name]) for name, tensor in first["state"].items())

@@ -13,7 +13,7 @@ from minimind_hf.reports.record import read_lines
 from minimind_hf.trainer.logs.run_log import changed_settings
 
 WRONG = {
-    "top_p": 0.5,
+    "top_p": 1.5,
     "loss_type": "sapo_of_mine",
     "max_completion_length": None,
     "temperature": 0,

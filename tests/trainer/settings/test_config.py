@@ -23,10 +23,12 @@ REFUSED = [
     ),
     ({"num_generations": 1, "per_device_train_batch_size": 1}, "PPO"),
     ({"num_generations": 0},),
-    ({"top_p": 0.9}, "1.0", "temperature"),
-    ({"top_k": 50}, "temperature"),
-    ({"min_p": 0.1}, "temperature"),
-    ({"repetition_penalty": 1.2}, "temperature"),
+    ({"top_p": 0.0}, "1.0"),
+    ({"top_p": 1.5}, "1.0"),
+    ({"top_k": -1}, "0 draws from all"),
+    ({"top_k": 2.5}, "whole number"),
+    ({"min_p": 1.1}, "at most 1"),
+    ({"repetition_penalty": 1.2}, "temperature", "top_p"),
     ({"temperature": 0.0}, "0.1"),
     ({"temperature": float("nan")},),
     ({"temperature": float("inf")},),
@@ -107,7 +109,8 @@ REFUSED = [
 REFUSED_OF_GENERATION_KWARGS = [
     ({"num_beams": 4},),
     ({"suppress_tokens": [5]},),
-    ({"top_k": 20},),
+    ({"top_k": -20},),
+    ({"repetition_penalty": 1.2},),
     ({"eos_token_id": "x"},),
 ]
 REFUSED_OF_PPO = [
