@@ -75,3 +75,19 @@ def taken(settings_class: type[T], options: argparse.Namespace) -> T:
         ValueError: If it refuses a value.
     """
     return settings_class(**{each.name: getattr(options, each.name) for each in fields(settings_class)})
+
+
+def refuse_unused(settings: Any, needs: str) -> None:
+    """Refuses settings that would change nothing.
+
+    Args:
+        settings (`Any`): A dataclass with defaults.
+        needs (`str`): The flags without which it has no effect.
+
+    Raises:
+        ValueError: Naming the first that is not at its default.
+    """
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if value != each.default:
+            raise ValueError(f"{each.name} is {value}, but has no effect without {needs}. Add that, or leave it out.")

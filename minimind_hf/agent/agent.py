@@ -122,6 +122,18 @@ class Agent:
             for number, row in enumerate(rows):
                 self._kind_of(row, f"row {number}")
 
+    def check_prompts(self, prompts: PromptDataset) -> None:
+        """Refuses prompts that are texts, to which nothing can answer.
+
+        Raises:
+            AgentError: Naming the form of a prompt.
+        """
+        if not prompts.conversational:
+            raise AgentError(
+                "The prompts are strings, but tools and environments answer in messages of a chat template. Give "
+                'messages: [{"role": "user", "content": ...}].'
+            )
+
     def empty_prompts(self, num_rows: int) -> datasets.Dataset:
         """Rows for a run without a data set, whose environments write the prompts.
 
@@ -190,6 +202,10 @@ class Agent:
         other episodes of a batch whether they count at all."""
         for kind in (self._kinds or {}).values():
             kind.gives_rewards |= kind.label in names
+
+    def expect_all_rewards(self) -> None:
+        """From now on every reply without a reward counts 0, whatever the other episodes of its batch."""
+        self.expect_rewards({kind.label for kind in (self._kinds or {}).values()})
 
     def state_dict(self) -> dict[str, Any]:
         """What is to be kept across a resume: the states of environments that have some.

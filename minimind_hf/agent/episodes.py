@@ -100,6 +100,17 @@ class Episode:
             return None
         return [reward or 0.0 for reward in self._rewards]
 
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What happened in the episode, for the records of runs and evaluations."""
+        return {
+            "turns": self.num_turns,
+            "calls": self.calls,
+            "failed_calls": dict(self.failed_calls),
+            "cut_observations": self.cut_observations,
+            "reached_max_turns": self.reached_max_turns,
+        }
+
     def observe(self, ids: list[int], finish_reason: str) -> list[int] | None:
         """See [`Session.observe`].
 
@@ -119,6 +130,15 @@ class Episode:
         self._before = self._end_of(between)
         return between
 
+    def answer_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Makes one call, and returns what came of it as a message of its tool."""
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        return {"role": "tool", "name": name, "content": self._cut(self._called(name, arguments))}
+
+    def answer_fault(self, fault: str) -> dict[str, Any]:
+        """Answers a call that cannot be read."""
+        return {"role": "tool", "name": "unknown", "content": self._failed("unparsed", fault)}
+
     def release(self) -> None:
         """Frees the environment, unless a call that was given up is still running in it."""
         if self.environment is not None and not self.failed_calls["timeout"]:
@@ -132,7 +152,7 @@ class Episode:
         if self._toolbox and (calls or read.faults):
             self.calls += len(calls) + len(read.faults)
             self.reached_max_turns = is_last
-            return [] if is_last else [*map(self._result, calls), *map(self._unparsed, read.faults)]
+            return [] if is_last else [*map(self.answer_call, calls), *map(self.answer_fault, read.faults)]
         if self._kind is not None and self._kind.is_conversation:
             return self._reply(Turn(read.message, self.num_turns - 1), is_last)
         self.is_finished = True
@@ -147,11 +167,6 @@ class Episode:
         if reply.done:
             return []
         return [{**message, "content": self._cut(message["content"])} for message in reply.messages]
-
-    def _result(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Makes one call, and says what came of it."""
-        name, arguments = call["function"]["name"], call["function"]["arguments"]
-        return {"role": "tool", "name": name, "content": self._cut(self._called(name, arguments))}
 
     def _called(self, name: str, arguments: dict[str, Any]) -> str:
         if fault := self._toolbox.check_arguments(name, arguments):
@@ -168,9 +183,6 @@ class Episode:
 
     def _function(self, name: str) -> Callable:
         return self._toolbox[name].function if self._kind is None else self._kind.function(self.environment, name)
-
-    def _unparsed(self, fault: str) -> dict[str, Any]:
-        return {"role": "tool", "name": "unknown", "content": self._failed("unparsed", fault)}
 
     def _failed(self, kind: str, why: str) -> str:
         self.failed_calls[kind] += 1

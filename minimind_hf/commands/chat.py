@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from transformers.utils.logging import disable_progress_bar
 
-from ..chat import HELP, NO_SWITCH, AnswerSettings, Chat, ChatSettings, converse
-from ..flags import ModelFlags, Repeated, flag, make_parser, switch, taken
+from ..agent.loading import load_tools
+from ..chat import HELP, NO_SWITCH, AnswerSettings, Chat, ChatSettings, ChatTools, ToolSettings, converse
+from ..flags import ModelFlags, Repeated, flag, make_parser, refuse_unused, switch, taken
+from ..forward.introspection import eos_token_ids
 from ..inference import load_for_inference
 
 
@@ -23,23 +25,38 @@ class ChatFlags:
     thinking: bool = switch("let the model think before it answers")
     hide_thinking: bool = switch("do not show its thoughts")
     seed: int | None = flag(None, "seed, for repeatable answers", metavar="N")
+    tools: list[str] = flag(list, "functions that the model may call: FILE.py:name or module:name", metavar="TOOL")
+    yes: bool = switch("run its calls without asking")
+
+    def __post_init__(self):
+        if self.yes and not self.tools:
+            raise ValueError("--yes runs calls of tools without asking, but there are none. Add --tools.")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser(
         "chat",
-        "Streams a model's answers. Without --prompt, it reads lines until /exit or the end of input.",
+        "Streams a model's answers. Without --prompt, it reads lines until /exit or the end of input. With --tools, "
+        "calls are really made, each after you have allowed it.",
         ChatFlags,
         AnswerSettings,
+        ToolSettings,
         ModelFlags,
     )
     parser.add_argument("model", help="a model folder, a folder of adapters, or a Hub name")
     options = parser.parse_args(arguments)
-    flags, answers = taken(ChatFlags, options), taken(AnswerSettings, options)
+    flags, answers, bounds = (taken(each, options) for each in (ChatFlags, AnswerSettings, ToolSettings))
+    if not flags.tools:
+        refuse_unused(bounds, "--tools")
+    functions = load_tools(flags.tools)
     settings = ChatSettings(**vars(answers), thinking=flags.thinking, show_thinking=not flags.hide_thinking)
     disable_progress_bar()
     model, tokenizer = load_for_inference(options.model, **vars(taken(ModelFlags, options)))
-    chat = Chat(model, tokenizer, settings, flags.system)
+    tools = None
+    if functions:
+        allow = (lambda call: True) if flags.yes else _allowed_at_the_terminal
+        tools = ChatTools(functions, tokenizer, eos_token_ids(model, tokenizer), bounds, allow)
+    chat = Chat(model, tokenizer, settings, flags.system, tools=tools)
     if chat.ignored:
         named = ", ".join(f"{name}={value!r}" for name, value in chat.ignored.items())
         print(f"not applied, as training and eval do not either: {named} (generation_config.json)", file=sys.stderr)
@@ -47,8 +64,21 @@ def main(arguments: Sequence[str]) -> int:
         print(f"--thinking: {NO_SWITCH}", file=sys.stderr)
     if flags.prompt is None:
         chat.console.print(f"{options.model}: {HELP}", markup=False)
-    converse(chat, _typed_lines() if flags.prompt is None else flags.prompt, flags.seed)
+    try:
+        converse(chat, _typed_lines() if flags.prompt is None else flags.prompt, flags.seed)
+    finally:
+        if tools is not None:
+            tools.close()
     return 0
+
+
+def _allowed_at_the_terminal(call: str) -> bool:
+    """Asks; the end of input is a no."""
+    try:
+        return input("run it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 def _typed_lines() -> Iterator[str]:

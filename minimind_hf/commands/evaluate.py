@@ -1,35 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf eval`: evaluates one or more models on held-out prompts."""
+"""`minimind-hf eval`: evaluates one or more models on held-out prompts, or in episodes."""
 
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from rich.console import Console
 from rich.progress import Progress
+from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from ..agent import Agent
+from ..agent.loading import load_environment, load_tools
 from ..data import load_prompts
 from ..data.conversations import NOT_PASSED_ON
-from ..evaluation import Answers, EvalSettings, ExactMatch, answer_prompts, as_table, summary, thinking_ratio_of
-from ..flags import ModelFlags, flag, make_parser, taken
+from ..data.loading import load_rows
+from ..evaluation import (
+    Answers,
+    EpisodeSettings,
+    EvalSettings,
+    ExactMatch,
+    agent_for,
+    answer_prompts,
+    as_table,
+    summary,
+    thinking_ratio_of,
+)
+from ..evaluation.answers import EPISODE_ARGUMENTS
+from ..flags import ModelFlags, flag, make_parser, refuse_unused, taken
 from ..inference import load_for_inference, usable_device
-from ..paths import check_loadable
+from ..paths import check_loadable, check_tokenizer_files
 from ..rewards import RewardScorer
+from ..tasks import PREFIX as TASK_PREFIX
+
+_NUM_PROMPTS = 64
 
 
 @dataclass
 class EvalFlags:
-    """Flags of the command, besides those of the models and their answers."""
+    """Flags of the command, besides those of the models, their answers and episodes."""
 
-    dataset_name: str = flag(MISSING, "prompts, as for training", metavar="FILE|NAME")
+    dataset_name: str | None = flag(
+        None, "prompts, as for training; an environment may do without and write them all", metavar="FILE|NAME"
+    )
     dataset_config: str | None = flag(None, "configuration of the data set", metavar="NAME")
     split: str = flag("train", "split, e.g. 'test' or 'train[:200]' (default %(default)s)")
     question_column: str | None = flag(None, "column whose texts become the user turn", metavar="NAME")
+    num_prompts: int | None = flag(
+        None, f"without --dataset_name: prompts that the environment writes (default {_NUM_PROMPTS})", metavar="N"
+    )
+    tools: list[str] = flag(list, "functions that the models may call: FILE.py:name or module:name", metavar="TOOL")
+    environment: str | None = flag(
+        None, "environment of the episodes: FILE.py:Class, module:Class or textarena:NAME", metavar="CLASS"
+    )
     reward_funcs: list[str] = flag(list, "as for training: names, paths, reward models", metavar="REWARD")
     reward_weights: list[float] | None = flag(None, "one weight per reward (default: 1)", metavar="W")
     exact_match: str | None = flag(
@@ -38,17 +65,28 @@ class EvalFlags:
     output: Path | None = flag(None, "write results.json and the completions to this folder", metavar="FOLDER")
 
     def __post_init__(self):
-        if not self.reward_funcs and not self.exact_match:
-            raise ValueError("Nothing to evaluate with: set --reward_funcs, or --exact_match COLUMN.")
+        if not self.reward_funcs and not self.exact_match and self.environment is None:
+            raise ValueError(
+                "Nothing to evaluate with: set --reward_funcs, --exact_match COLUMN, or an --environment that rewards."
+            )
+        if self.dataset_name is None and self.environment is None:
+            raise ValueError("There are no prompts: set --dataset_name, or an --environment that writes them.")
+        if self.num_prompts is not None and (self.dataset_name is not None or self.num_prompts < 1):
+            fault = "must be at least 1" if self.dataset_name is None else f"but the prompts are {self.dataset_name}"
+            raise ValueError(
+                f"num_prompts is {self.num_prompts}, {fault}. Set it only where an environment writes all."
+            )
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser(
         "eval",
-        "Lets models answer prompts and rates the answers with rewards. Pass the model before and after training to "
-        "measure the gain: the difference is taken prompt by prompt. The last line is one JSON object.",
+        "Lets models answer prompts, or play episodes with tools and environments, and rates the answers with "
+        "rewards. Pass the model before and after training to measure the gain: the difference is taken prompt by "
+        "prompt. The last line is one JSON object.",
         EvalFlags,
         EvalSettings,
+        EpisodeSettings,
         ModelFlags,
     )
     parser.add_argument(
@@ -56,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.set_defaults(thinking_ratio=None)
     options = parser.parse_args(arguments)
-    flags, of_models = taken(EvalFlags, options), taken(ModelFlags, options)
+    flags, of_models, episodes = (taken(each, options) for each in (EvalFlags, ModelFlags, EpisodeSettings))
     models = options.models
     if len(set(models)) < len(models):
         raise ValueError(f"A model is named twice: {models}. Name each model once.")
@@ -67,30 +105,77 @@ def main(arguments: Sequence[str]) -> int:
     if options.thinking_ratio is None:
         options.thinking_ratio = thinking_ratio_of(models)
     settings = taken(EvalSettings, options)
-    rows = load_prompts(
-        flags.dataset_name, name=flags.dataset_config, split=flags.split, question_column=flags.question_column
-    )
-    functions = [*flags.reward_funcs, *([ExactMatch(flags.exact_match)] if flags.exact_match else [])]
-    scorer = RewardScorer(
-        functions, flags.reward_weights, model_kwargs={"trust_remote_code": of_models.trust_remote_code}
-    )
-    scorer.check_columns([name for name in rows.column_names if name not in NOT_PASSED_ON])
+    if not flags.tools and flags.environment is None:
+        refuse_unused(episodes, "--tools or --environment")
+    agents = _agents(models, flags, episodes, settings, of_models)
+    rows = _rows(flags, agents[0])
+    scorer = _scorer(flags, agents[0], of_models)
+    given = EPISODE_ARGUMENTS if agents[0] is not None else ()
+    scorer.check_columns([name for name in rows.column_names if name not in NOT_PASSED_ON], given)
     if flags.output:
         _check_writable(flags.output)
     answers: list[Answers] = []
     try:
-        for path, name in _named(models):
-            answers.append(_answer(path, name, rows, scorer, settings, of_models))
+        for (path, name), agent in zip(_named(models), agents, strict=True):
+            answers.append(_answer(path, name, rows, scorer, settings, of_models, agent, episodes))
     finally:  # if a later model fails, the answers of the others are not lost
         scorer.close()
+        for agent in filter(None, agents):
+            agent.close()
         if answers:
-            Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}"))
+            what = "" if agents[0] is None else " episodes"
+            Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}{what}"))
             result = {"dataset": flags.dataset_name, "prompts": len(rows), "settings": vars(settings)}
+            if agents[0] is not None:
+                result |= {"tools": flags.tools, "environment": flags.environment, "episodes": vars(episodes)}
             result["results"] = summary(answers)
             if flags.output:
                 _write(flags.output, result, answers)
             print(json.dumps(result, ensure_ascii=False))
     return 0
+
+
+def _agents(
+    models: Sequence[str],
+    flags: EvalFlags,
+    episodes: EpisodeSettings,
+    settings: EvalSettings,
+    of_models: ModelFlags,
+) -> list[Agent | None]:
+    """The agent of each model, made before any model is loaded: a chat template may not do for episodes."""
+    if not flags.tools and flags.environment is None:
+        return [None] * len(models)
+    tools = load_tools(flags.tools)
+    environment = None if flags.environment is None else load_environment(flags.environment)
+    for path in models:
+        check_tokenizer_files(path)
+    tokenizers = [
+        AutoTokenizer.from_pretrained(path, trust_remote_code=of_models.trust_remote_code) for path in models
+    ]
+    return [agent_for(tokenizer, tools, environment, episodes, settings) for tokenizer in tokenizers]
+
+
+def _rows(flags: EvalFlags, agent: Agent | None) -> Dataset:
+    """The rows of the data set; where there are environments, which may write the prompts, also rows without one."""
+    if flags.dataset_name is None:
+        return agent.empty_prompts(flags.num_prompts or _NUM_PROMPTS)
+    where = {"name": flags.dataset_config, "split": flags.split}
+    has_prompts = flags.question_column is not None or flags.dataset_name.startswith(TASK_PREFIX)
+    if flags.environment is None or has_prompts:
+        return load_prompts(flags.dataset_name, question_column=flags.question_column, **where)
+    return load_rows(flags.dataset_name, lambda row, place: None, **where)
+
+
+def _scorer(flags: EvalFlags, agent: Agent | None, of_models: ModelFlags) -> RewardScorer:
+    functions = [*flags.reward_funcs, *([ExactMatch(flags.exact_match)] if flags.exact_match else [])]
+    added = [] if agent is None else agent.reward_functions(are_only=not functions)
+    if not functions and not added:
+        raise ValueError(
+            f"The environment {flags.environment} gives no reward: it has neither get_reward nor respond. Add one, or "
+            "set --reward_funcs or --exact_match COLUMN."
+        )
+    weights = flags.reward_weights and [*flags.reward_weights, *[1.0] * len(added)]
+    return RewardScorer([*functions, *added], weights, model_kwargs={"trust_remote_code": of_models.trust_remote_code})
 
 
 def _check_writable(folder: Path) -> None:
@@ -110,15 +195,24 @@ def _named(paths: list[str]) -> list[tuple[str, str]]:
 
 
 def _answer(
-    path: str, name: str, rows: Dataset, scorer: RewardScorer, settings: EvalSettings, of_models: ModelFlags
+    path: str,
+    name: str,
+    rows: Dataset,
+    scorer: RewardScorer,
+    settings: EvalSettings,
+    of_models: ModelFlags,
+    agent: Agent | None,
+    episodes: EpisodeSettings,
 ) -> Answers:
     model, tokenizer = load_for_inference(path, **vars(of_models))
     scorer.to(model.device)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(name, total=len(rows))
-        return answer_prompts(
-            name, model, tokenizer, rows, scorer, settings, lambda count: progress.advance(bar, count)
-        )
+
+        def advance(count: int) -> None:
+            progress.advance(bar, count)
+
+        return answer_prompts(name, model, tokenizer, rows, scorer, settings, advance, agent, episodes)
 
 
 def _write(folder: Path, result: dict[str, Any], answers: list[Answers]) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one self-contained HTML page: curves, health messages, and early and late completions side by side.
+"""A run as one self-contained HTML page: curves, health messages, and early and late completions side by side;
+episodes as conversations.
 
 The page is `page.html.jinja`, filled in here. Everything is escaped but the charts, which are markup by themselves.
 """
@@ -16,6 +17,7 @@ from markupsafe import Markup
 
 from ..atomic import whole_file
 from .charts import charts_of, draw
+from .episodes import conversation, failures_first, is_episode, pieces, told
 from .record import RunRecord, read_run
 
 REPORT_FILE = "report.html"
@@ -57,7 +59,8 @@ def render(run: RunRecord) -> str:
         cards=list(_cards(run)),
         health=[[_cell(row.get(name, "")) for name in ("step", "rule", "message")] for row in run.health],
         charts=list(_charts(run)),
-        samples=[(_sample(early), _sample(late)) for early, late in zip_longest(run.early, run.late)],
+        samples=[(_sample(early), _sample(late)) for early, late in zip_longest(_shown(run.early), _shown(run.late))],
+        has_episodes=any(map(is_episode, [*run.early, *run.late])),
         early_step=_step(run.early),
         late_step=_step(run.late),
         settings=[(name, _cell(value)) for name, value in run.settings.items()],
@@ -103,13 +106,26 @@ def _step(rows: Sequence[Mapping[str, Any]]) -> str:
     return str(rows[0].get("step", "?")) if rows else "-"
 
 
-def _sample(row: Mapping[str, Any] | None) -> dict[str, str] | None:
+def _shown(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The completions in the order of the page: as they were kept, episodes with failures first."""
+    return failures_first(rows) if all(map(is_episode, rows)) else rows
+
+
+def _sample(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if row is None:
         return None
     signals = ", ".join(f"{name} {_short(value)}" for name, value in (row.get("signals") or {}).items())
-    ending = " · cut off" if row.get("finish_reason") == "length" else ""
-    line = f"reward {_short(row.get('reward'))} ({signals}) · {row.get('tokens', '?')} tokens{ending}"
-    return {"prompt": _text(row.get("prompt")), "completion": _text(row.get("completion")), "line": line}
+    parts = [f"reward {_short(row.get('reward'))} ({signals})", f"{row.get('tokens', '?')} tokens"]
+    sample: dict[str, Any] = {"prompt": _text(row.get("prompt"))}
+    if is_episode(row):
+        parts.append(told(row))
+        sample |= {"turns": [{**part, "reward": _short(part.get("reward"))} for part in conversation(row)]}
+        sample |= {"pieces": pieces(row)}
+    else:
+        sample |= {"completion": _text(row.get("completion"))}
+    if row.get("finish_reason") == "length":
+        parts.append("cut off")
+    return {**sample, "line": " · ".join(parts)}
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import whole_file
+from .episodes import chosen, is_episode
 
 RUN_FILE = "run.json"
 STATE_FILE = "trainer_state.json"
@@ -135,9 +136,16 @@ def _samples(folder: Path) -> tuple[list[dict], list[dict]]:
     """Completions of the first and last rollout: the samples of every run, or else those of the completion log."""
     early, late = (read_lines(folder / SAMPLES_FOLDER / name) for name in (EARLY, LATE))
     logged = sorted((folder / COMPLETIONS_FOLDER).glob("completions_*.jsonl"))
-    early = early or (read_lines(logged[0])[:NUM_SAMPLES] if logged else [])
-    late = late or (read_lines(logged[-1])[:NUM_SAMPLES] if len(logged) > 1 else [])
+    early = early or (_few(read_lines(logged[0])) if logged else [])
+    late = late or (_few(read_lines(logged[-1])) if len(logged) > 1 else [])
     return early, late
+
+
+def _few(rows: list[dict]) -> list[dict]:
+    """Completions to show: the first ones, or episodes as they are chosen for the samples."""
+    if not all(map(is_episode, rows)):
+        return rows[:NUM_SAMPLES]
+    return [rows[place] for place in chosen(rows, NUM_SAMPLES)]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -19,10 +19,10 @@ SETTINGS = {**QUIET, **SIZES, "per_device_eval_batch_size": 8, "eval_strategy": 
 
 @pytest.fixture(scope="module")
 def patterns() -> list[re.Pattern]:
-    """The names of the page's first columns; NAME stands for any name without a slash."""
+    """The names of the page's first columns; NAME stands for any name without a slash, `@K` for any number."""
     cells = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     names = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-    return [re.compile(re.escape(name).replace("NAME", r"[^/]+")) for name in names]
+    return [re.compile(re.escape(name).replace("NAME", r"[^/]+").replace("@K", r"@\d+")) for name in names]
 
 
 def is_defined(name: str, patterns: list[re.Pattern]) -> bool:
@@ -52,10 +52,10 @@ def test_ppo(tmp_path, patterns):
 
 def test_evaluation_of_models(patterns):
     scorer = RewardScorer(["length"])
-    settings = EvalSettings(max_completion_length=4)
+    settings = EvalSettings(max_completion_length=4, samples=2, pass_at=[1, 2])
     rows = Dataset.from_list(make_prompts(2))
     answers = answer_prompts("model", make_policy(), make_tokenizer(), rows, scorer, settings)
-    assert "tokens" in answers.signals
+    assert {"tokens", "pass@2"} <= set(answers.signals)
     assert [name for name in answers.signals if not is_defined(name, patterns)] == []
 
 

@@ -49,7 +49,7 @@ class Thinking(ScriptedEngine):
 
 
 def test_training_and_evaluation_read_the_same(tokenizer, make_config, monkeypatch):
-    from minimind_hf import GRPOTrainer, evaluation
+    from minimind_hf import GRPOTrainer
 
     thought, answer = "a thought of twenty or more letters", "b"
     end = tokenizer.convert_tokens_to_ids("<eot>")
@@ -71,7 +71,7 @@ def test_training_and_evaluation_read_the_same(tokenizer, make_config, monkeypat
     (log,) = [log for log in trainer.state.log_history if "loss" in log]
     assert (log["rewards/format_reward/mean"], log["rewards/thinking_reward/mean"]) == (0.25, 1.0)
 
-    monkeypatch.setattr(evaluation, "TorchEngine", lambda: engine)
+    monkeypatch.setattr("minimind_hf.evaluation.answers.TorchEngine", lambda: engine)
     scorer = RewardScorer(rewards)
     answers = answer_prompts("m", model, tokenizer, Dataset.from_list(rows[:2]), scorer, EvalSettings())
     assert answers.signals["rewards/format_reward"] == [0.25, 0.25]

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ...agent import Agent, AgentError
+from ...agent import Agent
 from ...data import PromptDataset
 from ...data.files import is_stream
 from ...data.prompts import say_how_many_think
@@ -107,11 +107,8 @@ def _rendered(
         chat_template_kwargs=args.chat_template_kwargs,
         **further,
     )
-    if agent is not None and not prompts.conversational:
-        raise AgentError(
-            "The prompts are strings, but tools and environments answer in messages of a chat template. Give "
-            'messages: [{"role": "user", "content": ...}].'
-        )
+    if agent is not None:
+        agent.check_prompts(prompts)
     if args.process_index == 0:
         say_how_many_think(prompts, args.thinking_ratio)
         say_plain_prompts(tokenizer, prompts.conversational)

@@ -13,8 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.utils import print_prompt_completions_sample
 
+from ...reports.episodes import chosen
 from ...reports.record import EARLY, LATE, NUM_SAMPLES, write_lines
 from ..experience.experience import Experience
+from .episodes import episode_columns, written_and_read
 
 
 class CompletionLog:
@@ -67,24 +69,38 @@ class SampleLog:
     Args:
         folder (`Path`): Folder for `early.jsonl` and `late.jsonl`, written by the main process.
         signal_names (`list[str]`): Names of the reward functions.
+        tokenizer: Decodes the tokens of episodes.
     """
 
-    def __init__(self, folder: Path, signal_names: list[str]):
+    def __init__(self, folder: Path, signal_names: list[str], tokenizer: PreTrainedTokenizerBase):
         self.folder = folder
         self.signal_names = signal_names
+        self._tokenizer = tokenizer
         self._latest: list[dict] = []
 
     def add(self, experience: Experience, step: int) -> None:
         """Selects one completion of each prompt, then a second one of each, and so on, and writes them.
 
+        Of episodes, those that failed come first, see [`chosen`].
+
         Every rollout is written as the latest: a run that is killed, and resumed within its last rollout, makes none.
         """
         width = experience.num_generations
         order = sorted(range(len(experience.rollouts)), key=lambda index: (index % width, index // width))
-        self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
+        if experience.episodes is None:
+            self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
+        else:
+            self._latest = self._episodes(experience, [i for i in order if i < experience.num_counted], step)
         if step == 1:
             write_lines(self.folder / EARLY, self._latest)
         write_lines(self.folder / LATE, self._latest)
+
+    def _episodes(self, experience: Experience, order: list[int], step: int) -> list[dict]:
+        rows = [{"step": step, **_row(experience, i, self.signal_names)} for i in order]
+        return [
+            {**rows[place], "pieces": written_and_read(experience.rollouts[order[place]], self._tokenizer)}
+            for place in chosen(rows, NUM_SAMPLES)
+        ]
 
     def end(self) -> None:
         """Writes the selected completions of the last rollout."""
@@ -100,8 +116,9 @@ def _row(experience: Experience, index: int, signal_names: list[str]) -> dict:
         "signals": dict(zip(signal_names, _readable(experience.signals[index]), strict=True)),
         "reward": _readable(experience.rewards[index]),
         "advantage": _readable(experience.advantages[index]),
-        "tokens": len(rollout.completion_ids),
+        "tokens": sum(end - start for start, end in rollout.turns),
         "finish_reason": rollout.finish_reason,
+        **episode_columns(experience, index),
         **{name: values[index] for name, values in experience.notes.items()},
     }
 

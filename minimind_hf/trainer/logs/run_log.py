@@ -60,7 +60,7 @@ class RunLog(TrainerCallback):
         folder = Path(args.output_dir)
         self._args, self._accelerator, self._folder = args, accelerator, folder
         self._signal_names, self._tokenizer, self._describe = signal_names, tokenizer, describe
-        self.samples = SampleLog(folder / SAMPLES_FOLDER, signal_names)
+        self.samples = SampleLog(folder / SAMPLES_FOLDER, signal_names, tokenizer)
         self.trackers = Trackers(args, callbacks, accelerator.is_main_process)
         self._completions = CompletionLog(
             folder / COMPLETIONS_FOLDER, signal_names, args.num_completions_to_print, args.log_unique_prompts

@@ -16,12 +16,12 @@ from minimind_hf.evaluation import (
     Answers,
     EvalSettings,
     ExactMatch,
-    _by_prompt,
     as_table,
     estimate,
     summary,
     thinking_ratio_of,
 )
+from minimind_hf.evaluation.answers import _by_prompt
 from minimind_hf.rewards.builtin import built_in_reward
 
 
@@ -181,8 +181,8 @@ def test_rows_without_their_weighted_reward_are_left_out():
 
     nan = math.nan
     signals = torch.tensor([[1.0, 5.0], [nan, 5.0], [0.5, nan], [nan, nan]])
-    said = [{"tokens": 1, "finish_reason": "stop"}] * 4
-    reward = _by_prompt(signals, Scorer, said, samples=1)["reward"]
+    said = [{"tokens": 1, "finish_reason": "stop"} for _ in range(4)]
+    reward = _by_prompt(signals, Scorer, said, EvalSettings(samples=1))["reward"]
     assert reward[0] == 1.0 and reward[2] == 0.5  # a signal of weight 0 leaves nothing out
     assert math.isnan(reward[1]) and math.isnan(reward[3])
     assert estimate(reward).mean == 0.75

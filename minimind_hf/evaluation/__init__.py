@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates models on held-out prompts: the rewards of training, with confidence intervals, and pass@k.
+
+It may import everything but the commands and the chat. Settings are in `settings`, statistics in `estimates`, how
+prompts are answered and episodes played in `answers` and `playing`, and what is printed in `tables`.
+"""
+
+from .answers import Answers, ExactMatch, answer_prompts
+from .estimates import Estimate, estimate, pass_at_k
+from .playing import EpisodeSettings, agent_for, prompts_of
+from .settings import EvalSettings, thinking_ratio_of
+from .tables import as_table, summary
+
+__all__ = [
+    "Answers",
+    "EpisodeSettings",
+    "Estimate",
+    "EvalSettings",
+    "ExactMatch",
+    "agent_for",
+    "answer_prompts",
+    "as_table",
+    "estimate",
+    "pass_at_k",
+    "prompts_of",
+    "summary",
+    "thinking_ratio_of",
+]
