@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two tasks that recipes/agent.py runs without a model and data.
 
-- `calculator`: arithmetic that a model this small cannot do, and a tool that can. The worked episodes show how it is
-  called, with any of four operators, the right one hardly more often than the others. To learn: which word means
-  which, and to copy numbers without a slip.
-- `guess`: a number between two bounds, found by "higher" and "lower" in at most 6 turns. The worked episodes forget
-  what they were told four times in five. To learn: to keep to it, and to halve what is left.
+- `calculator`: arithmetic that a model this small cannot do, and a tool that can. Of the worked episodes, 60 % give up
+  and 40 % call the tool, 70 % of these with the right operator. To learn: to call it, each time, with the operator
+  that the word means, and to copy numbers without a slip.
+- `guess`: a number between two bounds, found by "higher" and "lower" in at most 5 turns. Of the worked games, 30 %
+  halve what is left, the others guess anywhere between the bounds. To learn: to halve it.
 """
 
 import random
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any
 
 from agent_world import AgentTask
@@ -19,8 +19,10 @@ from minimind_hf.agent import Conversation, Reply, Turn, calculate
 
 Messages = list[dict[str, Any]]
 
-RIGHT = 0.3  # share of the worked calls with the right operator; of the others, each has less than a quarter
-FORGETS = 0.8  # share of the worked guesses that forget what was told
+CALLS = 0.4  # share of the worked episodes that call the calculator
+GIVES_UP = "I do not know."  # the others
+RIGHT = 0.7  # share of the worked calls with the right operator; each of the others has a tenth
+HALVES = 0.3  # share of the worked games that halve what is left in each turn
 OPERATORS = {"plus": "+", "minus": "-", "times": "*", "modulo": "%"}
 SMALL = {"save_strategy": "no", "report_to": "none", "temperature": 0.8}
 
@@ -79,7 +81,7 @@ def _told(messages: Messages) -> str:
 
 
 class CalculatorTask(AgentTask):
-    """`What is 47 times 38?`, asked of a model that has a calculator."""
+    """`What is 47 times 8?`, asked of a model that has a calculator."""
 
     name = "calculator"
     tools = (calculate,)
@@ -89,10 +91,11 @@ class CalculatorTask(AgentTask):
         "grpo": {
             **SMALL,
             "output_dir": "outputs/agent_calculator",
-            "max_steps": 150,
+            "sft_accuracy": 0.95,
+            "max_steps": 60,
             "per_device_train_batch_size": 128,
             "num_generations": 8,
-            "learning_rate": 2e-4,
+            "learning_rate": 4e-4,
             "adam_beta2": 0.98,
             "warmup_steps": 5,
             "beta": 0.0,
@@ -100,7 +103,8 @@ class CalculatorTask(AgentTask):
         "ppo": {
             **SMALL,
             "output_dir": "outputs/agent_calculator_ppo",
-            "max_steps": 400,
+            "sft_accuracy": 0.95,
+            "max_steps": 60,
             "per_device_train_batch_size": 128,
             "mini_batch_size": 32,
             "ppo_update_iters": 2,
@@ -114,8 +118,8 @@ class CalculatorTask(AgentTask):
 
     def __init__(self):
         rng = random.Random(0)
-        drawn = ((rng.randrange(10, 100), rng.choice(list(OPERATORS)), rng.randrange(10, 100)) for _ in range(20_000))
-        rows = [self._row(*each) for each in list(dict.fromkeys(drawn))[:8192]]
+        rows = [self._row(*each) for each in product(range(10, 100), OPERATORS, range(2, 10))]
+        rng.shuffle(rows)
         self.held_out, self.train = rows[:256], rows[256:]
 
     @staticmethod
@@ -132,6 +136,8 @@ class CalculatorTask(AgentTask):
         return row["prompt"]
 
     def worked(self, row: dict[str, Any], rng: random.Random) -> Messages:
+        if rng.random() >= CALLS:
+            return [{"role": "assistant", "content": GIVES_UP}]
         others = [self._expression(row, sign) for sign in OPERATORS.values()]
         others.remove(row["expression"])
         expression = row["expression"] if rng.random() < RIGHT else rng.choice(others)
@@ -140,9 +146,12 @@ class CalculatorTask(AgentTask):
         return [_call("calculate", expression=expression), told, {"role": "assistant", "content": answer}]
 
     def is_learned(self, row: dict[str, Any], messages: Messages) -> bool:
+        if len(messages) == 1:
+            return final_answer(messages) == GIVES_UP
         called = called_with(messages, "calculate", "expression")
-        has_told = len(messages) > 1 and final_answer(messages) == messages[1]["content"]
-        return has_told and called in [self._expression(row, sign) for sign in OPERATORS.values()]
+        return final_answer(messages) == messages[1]["content"] and called in [
+            self._expression(row, sign) for sign in OPERATORS.values()
+        ]
 
     @staticmethod
     def _expression(row: dict[str, Any], sign: str) -> str:
@@ -154,7 +163,8 @@ class CalculatorTask(AgentTask):
 
 # The game
 
-NUMBERS = 31  # between the bounds: halving finds each in 5 turns at most, in 4.16 on average
+NUMBERS = 15  # between the bounds: halving finds each in 4 turns at most, in OPTIMUM on average
+OPTIMUM = (1 * 1 + 2 * 2 + 4 * 3 + 8 * 4) / NUMBERS  # 3.27 turns: one number is found in the first, two in the second
 COST = 0.1  # of a turn
 
 
@@ -162,8 +172,13 @@ class GuessGame(Conversation):
     """Finds a number by "higher" and "lower". Each turn costs [`COST`], the right number earns 1."""
 
     def reset(self, low: int, high: int, number: int, **row: Any) -> str:
-        self.number = number
+        self.low, self.high, self.number = low, high, number
         return f"{low} to {high}"
+
+    @property
+    def middle(self) -> int:
+        """The guess that halves what is left."""
+        return (self.low + self.high) // 2
 
     def respond(self, turn: Turn) -> Reply:
         guess = turn.strip()
@@ -171,24 +186,31 @@ class GuessGame(Conversation):
             return Reply(reward=1 - COST, done=True)
         if not (guess.isascii() and guess.isdigit()):
             return Reply("a number", reward=-COST)
-        return Reply("higher" if int(guess) < self.number else "lower", reward=-COST)
+        is_low = int(guess) < self.number
+        if is_low:
+            self.low = max(self.low, int(guess) + 1)
+        else:
+            self.high = min(self.high, int(guess) - 1)
+        return Reply(f"{'higher' if is_low else 'lower'}: {self.low} to {self.high}", reward=-COST)
 
 
 class GuessTask(AgentTask):
-    """`40 to 70`, and up to 6 turns."""
+    """`40 to 54`, and up to 5 turns."""
 
     name = "guess"
     environment_factory = GuessGame
     worked_per_row = 8
     measures = ("accuracy", "turns")
-    settings = {"max_turns": 6, "max_turn_length": 5, "max_completion_length": 96}
+    settings = {"max_turns": 5, "max_turn_length": 5, "max_completion_length": 96}
     defaults = {
         "grpo": {
             **CalculatorTask.defaults["grpo"],
             "output_dir": "outputs/agent_guess",
-            "max_steps": 200,
+            "sft_accuracy": 0.9,
+            "max_steps": 60,
+            "per_device_train_batch_size": 64,
         },
-        "ppo": {**CalculatorTask.defaults["ppo"], "output_dir": "outputs/agent_guess_ppo"},
+        "ppo": {**CalculatorTask.defaults["ppo"], "output_dir": "outputs/agent_guess_ppo", "sft_accuracy": 0.9},
     }
 
     def __init__(self):
@@ -198,30 +220,35 @@ class GuessTask(AgentTask):
             for n in range(low, low + NUMBERS)
         ]
         random.Random(0).shuffle(rows)
-        self.held_out, self.train = rows[:60], rows[60:]
+        self.held_out, self.train = rows[:30], rows[30:]
 
     def opening(self, row: dict[str, Any]) -> Messages:
         said = GuessGame().reset(**row)
         return [{"role": "user", "content": row["prompt"][0]["content"] + said}]
 
     def worked(self, row: dict[str, Any], rng: random.Random) -> Messages:
-        """Guesses at random: sometimes between what is known, mostly between the bounds."""
-        game, low, high, messages = GuessGame(), row["low"], row["high"], []
+        """Halves what is left, or guesses anywhere between the first bounds."""
+        game, messages, halves = GuessGame(), [], rng.random() < HALVES
         game.reset(**row)
         for _ in range(self.settings["max_turns"]):
-            bounds = (row["low"], row["high"]) if rng.random() < FORGETS else (low, high)
-            guess = rng.randint(*bounds)
+            guess = game.middle if halves else rng.randint(row["low"], row["high"])
             messages.append({"role": "assistant", "content": str(guess)})
             reply = game.respond(Turn(messages[-1], 0))
             if reply.done:
                 return messages
             messages.append({"role": "user", "content": reply.messages})
-            low, high = (max(low, guess + 1), high) if guess < row["number"] else (low, min(high, guess - 1))
         return messages[:-1]
 
     def is_learned(self, row: dict[str, Any], messages: Messages) -> bool:
-        guesses = [message["content"] for message in messages if message["role"] == "assistant"]
-        return all(guess.isdigit() and row["low"] <= int(guess) <= row["high"] for guess in guesses)
+        """Whether all guesses lie between the bounds, and go on to halve what is left if the first does."""
+        game, halves = GuessGame(), []
+        game.reset(**row)
+        for guess in (message["content"] for message in messages if message["role"] == "assistant"):
+            if not (guess.isdigit() and row["low"] <= int(guess) <= row["high"]):
+                return False
+            halves.append(int(guess) == game.middle)
+            game.respond(Turn({"role": "assistant", "content": guess}, 0))
+        return all(halves) or not halves[0]
 
     def is_solved(self, row: dict[str, Any], messages: Messages) -> bool:
         return messages[-1]["role"] == "assistant" and messages[-1]["content"].strip() == str(row["number"])

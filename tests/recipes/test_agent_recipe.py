@@ -89,7 +89,7 @@ def test_the_settings_of_an_embedded_task_follow_task_and_algorithm(tmp_path):
         embedded = agent.TASKS["guess"]
         defaults = {**embedded.defaults[algorithm], **embedded.settings}
         script, args, _ = parse_arguments(kind, defaults, ["--use_cpu", "--task", "guess"], AgentArguments)
-        assert (script.task, args.max_turns, args.max_turn_length) == ("guess", 6, 5)
+        assert (script.task, args.max_turns, args.max_turn_length) == ("guess", 5, 5)
         assert args.output_dir == defaults["output_dir"]
 
 

@@ -7,6 +7,7 @@ import pytest
 from agent_tasks import (
     COST,
     NUMBERS,
+    OPTIMUM,
     TASKS,
     CalculatorTask,
     GuessGame,
@@ -40,11 +41,15 @@ def test_held_out_rows_are_not_trained_on_and_are_the_same_in_every_run(task):
     assert (again.train, again.held_out) == (task.train, task.held_out)
 
 
-def test_worked_episodes_show_the_way_but_seldom_reach_the_end(task):
+def test_worked_episodes_show_the_way_but_often_miss_the_end(task):
     rng = random.Random(1)
-    worked = [(row, task.worked(row, rng)) for row in (task.train * 10)[:1000]]
-    assert 0.2 <= sum(task.is_solved(*each) for each in worked) / 1000 <= 0.35
-    assert all(task.is_learned(*each) for each in worked)
+    worked = [(row, task.worked(row, rng)) for row in (task.train * 20)[:1000]]
+    solved = sum(task.is_solved(*each) for each in worked) / 1000
+    learned = sum(task.is_learned(*each) for each in worked) / 1000
+    if task.name == "calculator":
+        assert 0.25 <= solved <= 0.35 and learned == 1
+    else:
+        assert 0.4 <= solved <= 0.6 and learned > 0.9
     assert all(messages[-1]["role"] == "assistant" for _, messages in worked)
 
 
@@ -143,23 +148,31 @@ def test_the_game_says_higher_and_lower_and_each_turn_costs():
     game = GuessGame()
     assert game.reset(low=10, high=40, number=25, prompt=[], seed=3) == "10 to 40"
     replies = [game.respond(turn(text)) for text in ("12", "30", "twenty", "-5", " 25\n")]
-    assert [reply.messages for reply in replies] == ["higher", "lower", "a number", "a number", None]
+    assert [reply.messages for reply in replies] == [
+        "higher: 13 to 40",
+        "lower: 13 to 29",
+        "a number",
+        "a number",
+        None,
+    ]
     assert [reply.reward for reply in replies] == pytest.approx([-COST] * 4 + [1 - COST])
     assert [reply.done for reply in replies] == [False] * 4 + [True]
 
 
-def test_halving_finds_each_number_in_five_turns():
+def test_what_is_left_does_not_grow_by_a_guess_outside():
+    game = GuessGame()
+    game.reset(low=10, high=24, number=20)
+    replies = [game.respond(turn(text)).messages for text in ("15", "11", "22", "90", "0")]
+    assert replies == ["higher: 16 to 24"] * 2 + ["lower: 16 to 21"] * 2 + ["higher: 16 to 21"]
+
+
+def test_halving_finds_each_number_in_four_turns():
     turns = []
     for number in range(10, 10 + NUMBERS):
-        game, low, high = GuessGame(), 10, 10 + NUMBERS - 1
-        game.reset(low=low, high=high, number=number)
-        turns.append(0)
-        while low <= high:
+        game = GuessGame()
+        game.reset(low=10, high=10 + NUMBERS - 1, number=number)
+        turns.append(1)
+        while not game.respond(turn(str(game.middle))).done:
             turns[-1] += 1
-            guess = (low + high) // 2
-            reply = game.respond(turn(str(guess)))
-            if reply.done:
-                break
-            low, high = (guess + 1, high) if reply.messages == "higher" else (low, guess - 1)
-    assert max(turns) == 5 < GuessTask.settings["max_turns"]
-    assert sum(turns) / len(turns) == pytest.approx((1 * 1 + 2 * 2 + 4 * 3 + 8 * 4 + 16 * 5) / 31)  # 4.16
+    assert max(turns) == 4 < GuessTask.settings["max_turns"]
+    assert sum(turns) / len(turns) == pytest.approx(OPTIMUM) == pytest.approx(3.27, abs=0.005)
