@@ -21,7 +21,7 @@ Messages = list[dict[str, Any]]
 
 CALLS = 0.4  # share of the worked episodes that call the calculator
 GIVES_UP = "I do not know."  # the others
-RIGHT = 0.7  # share of the worked calls with the right operator; each of the others has a tenth
+RIGHT = 0.7  # share of the worked calls with the right operator; the others multiply, or add where that is right
 HALVES = 0.3  # share of the worked games that halve what is left in each turn
 OPERATORS = {"plus": "+", "minus": "-", "times": "*", "modulo": "%"}
 SMALL = {"save_strategy": "no", "report_to": "none", "temperature": 0.8}
@@ -91,7 +91,7 @@ class CalculatorTask(AgentTask):
         "grpo": {
             **SMALL,
             "output_dir": "outputs/agent_calculator",
-            "sft_accuracy": 0.95,
+            "sft_accuracy": 0.98,
             "max_steps": 60,
             "per_device_train_batch_size": 128,
             "num_generations": 8,
@@ -103,7 +103,7 @@ class CalculatorTask(AgentTask):
         "ppo": {
             **SMALL,
             "output_dir": "outputs/agent_calculator_ppo",
-            "sft_accuracy": 0.95,
+            "sft_accuracy": 0.98,
             "max_steps": 60,
             "per_device_train_batch_size": 128,
             "mini_batch_size": 32,
@@ -138,9 +138,9 @@ class CalculatorTask(AgentTask):
     def worked(self, row: dict[str, Any], rng: random.Random) -> Messages:
         if rng.random() >= CALLS:
             return [{"role": "assistant", "content": GIVES_UP}]
-        others = [self._expression(row, sign) for sign in OPERATORS.values()]
-        others.remove(row["expression"])
-        expression = row["expression"] if rng.random() < RIGHT else rng.choice(others)
+        multiplied, added = (self._expression(row, sign) for sign in "*+")
+        wrong = added if row["expression"] == multiplied else multiplied
+        expression = row["expression"] if rng.random() < RIGHT else wrong
         answer = calculate(expression)
         told = {"role": "tool", "name": "calculate", "content": answer}
         return [_call("calculate", expression=expression), told, {"role": "assistant", "content": answer}]
@@ -206,11 +206,11 @@ class GuessTask(AgentTask):
         "grpo": {
             **CalculatorTask.defaults["grpo"],
             "output_dir": "outputs/agent_guess",
-            "sft_accuracy": 0.9,
+            "sft_accuracy": 0.85,
             "max_steps": 60,
             "per_device_train_batch_size": 64,
         },
-        "ppo": {**CalculatorTask.defaults["ppo"], "output_dir": "outputs/agent_guess_ppo", "sft_accuracy": 0.9},
+        "ppo": {**CalculatorTask.defaults["ppo"], "output_dir": "outputs/agent_guess_ppo", "sft_accuracy": 0.85},
     }
 
     def __init__(self):

@@ -191,7 +191,8 @@ class Recipe:
     def _cut(self, rows: datasets.Dataset, source: str) -> datasets.Dataset:
         """Says how many rows `max_length` cuts, or leaves them out."""
         limit, packing = self.args.max_length, getattr(self.args, "packing", False)
-        if limit is None or "chosen_ids" in rows.column_names or (packing and self.args.packing_strategy != "bfd"):
+        of_reward_model = "chosen_ids" in rows.column_names and "prompt_ids" not in rows.column_names
+        if limit is None or of_reward_model or (packing and self.args.packing_strategy != "bfd"):
             return rows  # a reward model's rows are dropped by trl, and packing by wrapping loses nothing
         kept = [number for number, row in enumerate(rows) if self._length(row) <= limit]
         cut, drops = len(rows) - len(kept), self.data.drop_longer
@@ -208,8 +209,7 @@ class Recipe:
     def _length(self, row: Mapping[str, Any]) -> int:
         if "input_ids" in row:
             return len(row["input_ids"])
-        prompt, *answers = (len(self.tokenizer(row[name])["input_ids"]) for name in ("prompt", "chosen", "rejected"))
-        return prompt + max(answers)
+        return len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"]))
 
     def _check_what_is_left(self, trainer: Trainer, given: dict[str, datasets.Dataset]) -> None:
         """trl drops rows in which `max_length` leaves nothing to learn, in the worst case all of them."""

@@ -118,4 +118,4 @@ def test_a_thousand_episodes_leave_nothing_behind():
     deadline = time.monotonic() + 5
     while threading.active_count() > threads_before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == threads_before
+    assert threading.active_count() <= threads_before  # a thread of another test may have ended meanwhile

@@ -218,7 +218,7 @@ class SGLangDouble:
         rng = random.Random(f"{prompt} {number}")
         ids = [rng.randrange(3, self.model.config.vocab_size) for _ in range(rng.randint(1, min(limit, self.longest)))]
         if sampling.get("top_k", -1) > 0:
-            ids = self._from_top(prompt, limit, sampling["top_k"], rng)
+            ids = self._from_top(prompt, limit, sampling, rng)
         stops = {EOS, *sampling.get("stop_token_ids", ())}
         ids = [*ids, EOS][:limit]
         end = next((place for place, token in enumerate(ids) if token in stops), None)
@@ -241,12 +241,12 @@ class SGLangDouble:
             },
         }
 
-    def _from_top(self, prompt, limit, top_k, rng):
-        ids = []
-        while len(ids) < limit and EOS not in ids:
+    def _from_top(self, prompt, limit, sampling, rng):
+        ids, stops = [], {EOS, *sampling["stop_token_ids"]}
+        while len(ids) < limit and not stops.intersection(ids):
             with torch.no_grad():
                 logits = self.model(torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, -1]
-            ids.append(rng.choice(logits.topk(top_k).indices.tolist()))
+            ids.append(rng.choice(logits.topk(sampling["top_k"]).indices.tolist()))
         return ids
 
     def _add_top(self, prompt, item, sampling, count):

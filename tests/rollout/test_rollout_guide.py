@@ -25,4 +25,4 @@ def test_examples_print_what_they_say(tmp_path, monkeypatch):
         lines = [line for line in output.getvalue().splitlines() if not line.startswith(("{", "\r", " "))]
         assert [line for line in lines if line in printed_lines(code)] == printed_lines(code)
         checked += len(printed_lines(code))
-    assert checked == 5
+    assert checked == 6

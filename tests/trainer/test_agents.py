@@ -73,9 +73,10 @@ def first_record(trainer) -> dict:
     return next(record for record in trainer.state.log_history if "loss" in record)
 
 
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9, "top_k": 40}], ids=["whole", "truncated"])
 @pytest.mark.parametrize("trainer_class", [GRPOTrainer, PPOTrainer])
-def test_a_conversation_is_trained_on_and_starts_at_ratio_1(tmp_path, trainer_class):
-    trainer = make_trainer(tmp_path, trainer_class, environment_factory=Game)
+def test_a_conversation_is_trained_on_and_starts_at_ratio_1(tmp_path, trainer_class, sampling):
+    trainer = make_trainer(tmp_path, trainer_class, environment_factory=Game, **sampling)
     before = {name: each.clone() for name, each in trainer.policy.named_parameters()}
     trainer.train()
     record = first_record(trainer)

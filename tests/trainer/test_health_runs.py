@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from agent_runs import ENDS, TOKENIZER, Counter, Game, ScriptedPlayer, agent_trainer
 from ppo_tools import make_trainer as make_ppo
 from tiny import make_policy, make_prompts
 from transformers import TrainerCallback
 
-from minimind_hf import TorchEngine
+from minimind_hf import GRPOConfig, Reply, TorchEngine
 from minimind_hf.health.monitor import read_health
 from minimind_hf.health.rules import NOT_FINITE, RULES
 from minimind_hf.trainer.models.weights import NotFiniteError
@@ -117,7 +118,43 @@ def ppo(*rules: str, **settings) -> BadRun:
     return BadRun(rules, lambda make, folder: make_ppo(folder, **defaults | settings))
 
 
+class Says(ScriptedPlayer):
+    """A policy that always writes this."""
+
+    def __init__(self, text: str):
+        super().__init__(GRPOConfig.temperature)
+        self.ids = TOKENIZER.encode(text) + ENDS[:1]
+
+    def _turn(self, rng):
+        return list(self.ids)
+
+
+def fails() -> str:
+    """Fails."""
+    raise OSError("down")
+
+
+class Talkative(Game):
+    def respond(self, turn):
+        return Reply("and so on " * 40, reward=float(turn.number), done=turn.number == 1)
+
+
+def agent(*rules: str, says: str, **settings) -> BadRun:
+    defaults = {"max_steps": 12, "learning_rate": 0.0, "max_turns": 2, "max_completion_length": 512}
+    return BadRun(rules, lambda make, folder: agent_trainer(folder, engine=Says(says), **defaults | settings))
+
+
 BAD_RUNS = {
+    "a policy whose calls cannot be read": agent(
+        "calls_unparsed", "episodes_endless", says="<tool_call>add 1</tool_call>", environment_factory=Counter
+    ),
+    "a tool that fails": agent(
+        "tools_failing",
+        says='<tool_call>{"name": "fails", "arguments": {}}</tool_call>',
+        tools=[fails],
+        rewards="length",
+    ),
+    "an environment that talks": agent("observations_crowding", says="a", environment_factory=Talkative),
     "a reward that says nothing": grpo("reward_missing", reward=silent, max_steps=6),
     "a constant reward": grpo("reward_constant", reward=constant, max_steps=6),
     "rewards below 0 that cannot be learned": grpo("reward_negative", reward=always_negative, max_steps=20),

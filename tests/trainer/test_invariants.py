@@ -268,9 +268,9 @@ def test_a_cpu_computes_group_by_group_unasked_with_the_same_result(make_trainer
             return trained(make_trainer, per_device_train_batch_size=16, beta=0.0), passes
 
     whole, passes = trained_and_passes(10_000)
-    assert set(passes) == {16}
+    assert max(passes) == 16 and min(passes) > 8  # a completion without advantage is not computed
     split, passes = trained_and_passes(1)
-    assert set(passes) == {4}
+    assert max(passes) == 4
     torch.testing.assert_close(split, whole, atol=1e-6, rtol=0)
 
 

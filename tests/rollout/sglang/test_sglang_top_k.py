@@ -6,13 +6,14 @@ import math
 import pytest
 import torch
 from naming import raises_naming
+from sessions import sessions_for
 from sglang_double import SGLangDouble
 from tiny import EOS, QUIET, make_policy
 
 from minimind_hf import GRPOConfig
 from minimind_hf.forward.kept_tokens import KeptTokens
 from minimind_hf.forward.logprobs import completion_scores
-from minimind_hf.rollout import RolloutServerError, SamplingParams, SGLangEngine, check_rollouts
+from minimind_hf.rollout import RolloutServerError, SamplingParams, SGLangEngine, check_episodes, check_rollouts
 from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
 from minimind_hf.rollout.sglang.top_k import over_top_k
 
@@ -54,6 +55,16 @@ def test_completions_are_scored_over_the_servers_top(engine, double):
         with torch.no_grad():
             own = completion_scores(model, prompt, masks[0], completion, masks[1], 0.8, kept=kept).logps[0]
         assert rollout.logprobs == pytest.approx(own.tolist(), abs=1e-5)
+
+
+def test_episodes_keep_the_sets_of_their_turns(engine):
+    params = sampling(top_k=5, max_completion_length=40, max_turn_length=8, eos_token_ids=tuple(range(2, 150)))
+    sessions = sessions_for(PROMPTS, 2)
+    rollouts = engine.converse(sessions, params)
+    check_episodes(rollouts, 6, 259, engine, params)
+    assert max(len(rollout.turns) for rollout in rollouts) > 1
+    for rollout in rollouts:
+        assert [len(ids) for ids in rollout.kept] == [5 * own for own in rollout.loss_mask]
 
 
 def test_without_top_k_no_tops_are_asked_for(engine, double):
