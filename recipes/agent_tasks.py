@@ -4,7 +4,7 @@
 - `calculator`: arithmetic that a model this small cannot do, and a tool that can. Of the worked episodes, 60 % give up
   and 40 % call the tool, 70 % of these with the right operator. To learn: to call it, each time, with the operator
   that the word means, and to copy numbers without a slip.
-- `guess`: a number between two bounds, found by "higher" and "lower" in at most 5 turns. Of the worked games, 30 %
+- `guess`: a number between two bounds, found by "higher" and "lower" in at most 5 turns. Of the worked games, 40 %
   halve what is left, the others guess anywhere between the bounds. To learn: to halve it.
 """
 
@@ -22,7 +22,7 @@ Messages = list[dict[str, Any]]
 CALLS = 0.4  # share of the worked episodes that call the calculator
 GIVES_UP = "I do not know."  # the others
 RIGHT = 0.7  # share of the worked calls with the right operator; the others multiply, or add where that is right
-HALVES = 0.3  # share of the worked games that halve what is left in each turn
+HALVES = 0.4  # share of the worked games that halve what is left in each turn
 OPERATORS = {"plus": "+", "minus": "-", "times": "*", "modulo": "%"}
 SMALL = {"save_strategy": "no", "report_to": "none", "temperature": 0.8}
 
@@ -165,6 +165,8 @@ class CalculatorTask(AgentTask):
 
 NUMBERS = 15  # between the bounds: halving finds each in 4 turns at most, in OPTIMUM on average
 OPTIMUM = (1 * 1 + 2 * 2 + 4 * 3 + 8 * 4) / NUMBERS  # 3.27 turns: one number is found in the first, two in the second
+LOWS = range(10, 54, 4)  # lower bounds. Games overlap, and with a step of 4 halving asks the same in each of them
+HELD_OUT = 2  # games of each place between the bounds
 COST = 0.1  # of a turn
 
 
@@ -195,7 +197,12 @@ class GuessGame(Conversation):
 
 
 class GuessTask(AgentTask):
-    """`40 to 54`, and up to 5 turns."""
+    """`38 to 52`, and up to 5 turns.
+
+    A row is a game: bounds and a number. Held out are two games of each place between the bounds, so halving takes
+    [`OPTIMUM`] turns there too. The policy has been trained on these bounds with other numbers, and on these numbers
+    between other bounds.
+    """
 
     name = "guess"
     environment_factory = GuessGame
@@ -207,20 +214,24 @@ class GuessTask(AgentTask):
             **CalculatorTask.defaults["grpo"],
             "output_dir": "outputs/agent_guess",
             "sft_accuracy": 0.85,
-            "max_steps": 60,
+            "max_steps": 90,
             "per_device_train_batch_size": 64,
         },
         "ppo": {**CalculatorTask.defaults["ppo"], "output_dir": "outputs/agent_guess_ppo", "sft_accuracy": 0.85},
     }
 
     def __init__(self):
-        rows = [
-            {"prompt": [{"role": "user", "content": "Guess: "}], "low": low, "high": low + NUMBERS - 1, "number": n}
-            for low in range(10, 70, 10)
-            for n in range(low, low + NUMBERS)
-        ]
-        random.Random(0).shuffle(rows)
-        self.held_out, self.train = rows[:30], rows[30:]
+        rng = random.Random(0)
+        held_out = {(low, low + place) for place in range(NUMBERS) for low in rng.sample(LOWS[1:-1], HELD_OUT)}
+        rows = [self._row(low, low + place) for low in LOWS for place in range(NUMBERS)]
+        rng.shuffle(rows)
+        self.held_out = [row for row in rows if (row["low"], row["number"]) in held_out]
+        self.train = [row for row in rows if (row["low"], row["number"]) not in held_out]
+
+    @staticmethod
+    def _row(low: int, number: int) -> dict[str, Any]:
+        prompt = [{"role": "user", "content": "Guess: "}]
+        return {"prompt": prompt, "low": low, "high": low + NUMBERS - 1, "number": number}
 
     def opening(self, row: dict[str, Any]) -> Messages:
         said = GuessGame().reset(**row)

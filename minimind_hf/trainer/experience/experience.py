@@ -75,9 +75,10 @@ class Experience:
 
     @property
     def policy_ids(self) -> list[list[int]]:
-        """The tokens of each completion that the policy sampled."""
+        """The tokens of each completion that the policy sampled; all, if an engine says that it sampled none."""
         return [
             [token for token, own in zip(rollout.completion_ids, _own_mask(rollout), strict=True) if own]
+            or rollout.completion_ids
             for rollout in self.rollouts
         ]
 
