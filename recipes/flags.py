@@ -73,6 +73,8 @@ def _refuse_null(name: str, hint: Any, classes: Sequence[type]) -> None:
 def _refuse_other_kind(name: str, value: Any, hint: Any) -> None:
     parts = [part for part in (get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint])]
     kinds = {get_origin(part) or part for part in parts} - {type(None)}
+    if kinds == {str} and not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r} in the file of {CONFIG}. Give a text; put a number in quotes.")
     if not kinds & {list, dict} or not kinds <= {list, dict, str}:
         return
     numbers = any(get_origin(part) is list and set(get_args(part)) <= {int, float} for part in parts)

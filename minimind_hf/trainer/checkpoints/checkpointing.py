@@ -24,7 +24,13 @@ from ..experience.micro_batch import MicroBatch
 from ..models.optimization import is_stateless, load_schedule
 from .atomic import clear_staging
 from .best import restore_best
-from .data_order import data_order, warn_if_nothing_is_left, warn_of_other_order
+from .data_order import (
+    REFERENCE,
+    data_order,
+    warn_if_nothing_is_left,
+    warn_of_other_order,
+    warn_of_other_reference,
+)
 from .resharding import is_of_other_processes, load_resharded
 from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .run_folder import ending_in_order, held_by_this_run
@@ -100,13 +106,18 @@ class CheckpointingTrainer(SavingTrainer):
     def _data_order(self) -> dict[str, Any]:
         return data_order(self.args, self.train_dataset)
 
+    @property
+    def _reference_fingerprint(self) -> str | None:
+        return None if self.reference is None else self.reference.fingerprint
+
     # Saving
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves the unused part of the rollout, and the state of environments, with the random states."""
         super()._save_rng_state(output_dir)
         agent = self.agent and self.agent.state_dict()
-        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, self._data_order, agent)
+        order = {**self._data_order, REFERENCE: self._reference_fingerprint}
+        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, order, agent)
 
     # Resuming
 
@@ -124,7 +135,9 @@ class CheckpointingTrainer(SavingTrainer):
         if resume_from_checkpoint is not None:
             restore_best(self.state, resume_from_checkpoint)
             if self.is_world_process_zero():
-                warn_of_other_order(resume_from_checkpoint, saved_order(resume_from_checkpoint), self._data_order)
+                saved = saved_order(resume_from_checkpoint)
+                warn_of_other_order(resume_from_checkpoint, saved, self._data_order)
+                warn_of_other_reference(resume_from_checkpoint, saved.get(REFERENCE), self._reference_fingerprint)
                 warn_if_nothing_is_left(resume_from_checkpoint, self.state)
         return places
 

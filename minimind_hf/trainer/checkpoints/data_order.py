@@ -20,6 +20,7 @@ from ..settings.base import RLConfig
 logger = logging.get_logger(__name__)
 
 _LOOKED_AT = 32  # prompts, evenly spaced
+REFERENCE = "fingerprint of the reference"
 
 
 def data_order(args: RLConfig, prompts: Any) -> dict[str, Any]:
@@ -68,6 +69,21 @@ def warn_of_other_order(folder: str | Path, saved: Mapping[str, Any], own: Mappi
             "with the data and settings of the run, or start from the folder as a model (--model_name_or_path).",
             folder,
             "; ".join(changed),
+        )
+
+
+def warn_of_other_reference(folder: str | Path, saved: str | None, own: str | None) -> None:
+    """Says that a resumed run makes its reference of another model than the one that it began with.
+
+    Args:
+        folder (`str` or `Path`): The checkpoint.
+        saved (`str`, *optional*), own (`str`, *optional*): Fingerprints of the references; unset where there is none.
+    """
+    if saved is not None and own is not None and saved != own:
+        logger.warning(
+            "%s was written by a run whose reference (of the KL penalty) has other weights than the model given now. "
+            "The policy comes from the checkpoint, the reference does not: pass the model that the run began with.",
+            folder,
         )
 
 

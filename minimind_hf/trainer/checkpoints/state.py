@@ -54,6 +54,7 @@ def save_rollout_state(
         "buffer": [batch.state() for batch in buffer],
     }
     state["made_with"] = _made_with(args)
+    state["optim"] = _optimizer(args)
     state["order"] = dict(order or {})
     state["agent"] = dict(agent or {})
     torch.save(state, _path(folder, args.process_index))
@@ -80,10 +81,24 @@ def load_rollout_state(folder: str | Path, args: TrainingArguments) -> tuple[int
         )
         return _load(folder, 0)["rollouts_made"], []
     state = _load(folder, args.process_index)
+    _check_optimizer(folder, state.get("optim"), _optimizer(args))
     buffer = [MicroBatch.from_state(_upgraded(saved), args.device) for saved in state["buffer"]]
     if any(buffer):
         _check_made_with(folder, state.get("made_with", {}), _made_with(args))
     return state["rollouts_made"], buffer
+
+
+def _optimizer(args: TrainingArguments) -> str:
+    return str(getattr(args.optim, "value", args.optim))
+
+
+def _check_optimizer(folder: str | Path, saved: str | None, own: str) -> None:
+    """Refuses an optimizer of another family; implementations of one, such as fused ones, share their state."""
+    if saved is not None and saved.split("_")[0] != own.split("_")[0]:
+        raise ValueError(
+            f"optim is {own!r}, but {folder} was written with {saved!r}, whose state another optimizer cannot take "
+            f"over. Set optim={saved!r}, or start a new run from the saved model."
+        )
 
 
 def load_agent_state(agent: Agent, folder: str | Path, args: TrainingArguments) -> None:

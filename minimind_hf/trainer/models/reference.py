@@ -6,6 +6,7 @@ weights are mixed, saved and loaded parameter by parameter, so that no process e
 """
 
 import copy
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ from .adapters import (
 
 REFERENCE_ADAPTER = "ref"
 REFERENCE_FILE = "reference.pt"
+_LOOKED_AT = 64  # numbers of each parameter
 
 # How much rounding may change a logit, in parts of the largest one; reduced precision: 1e-2.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5}
@@ -59,6 +61,12 @@ class Reference:
                 self._adapter = _add_reference_adapter(policy)
             else:  # whose state may be more than parameters, or which cannot be there twice
                 self._model = _frozen_copy(policy)
+        self._fingerprint = _fingerprint(self._model)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Tells copies with other weights apart; `None` if there is no copy, or its weights are sharded already."""
+        return self._fingerprint
 
     @property
     def model(self) -> PreTrainedModel | None:
@@ -220,3 +228,12 @@ def _laid_out_like(parameter: nn.Parameter, whole: Tensor) -> Tensor:
     if not isinstance(parameter.data, DTensor):
         return whole
     return distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements)
+
+
+def _fingerprint(model: nn.Module | None) -> str | None:
+    parameters = (
+        [] if model is None else [parameter.detach().flatten()[:_LOOKED_AT] for parameter in model.parameters()]
+    )
+    if not parameters or any(parameter.numel() == 0 for parameter in parameters):
+        return None
+    return f"{zlib.crc32(torch.cat([each.float().cpu() for each in parameters]).numpy().tobytes()):08x}"

@@ -3,6 +3,7 @@
 
 import functools
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ _BOUNDS_OF_INHERITED = {
     "per_device_train_batch_size": Count,
     "gradient_accumulation_steps": Count,
     "max_steps": Annotated[int, Bounds(at_least=-1, remedy="-1: as many as num_train_epochs makes.")],
-    "seed": int,
+    "seed": Annotated[int, Bounds(at_least=0, at_most=2**32 - 1)],
     "warmup_steps": _OffAt0,
     "logging_steps": Annotated[
         float,
@@ -96,13 +97,18 @@ def check_intervals(config: TrainingArguments) -> None:
 
 
 def check_output_dir(folder: str | None) -> None:
-    """Refuses an output folder that has no name, or is a file.
+    """Refuses an output folder that has no name, is no text, or is a file.
 
     Raises:
         ValueError: With its name.
     """
     if folder == "":
         raise ValueError("output_dir is empty. Name the folder that the run is to write to.")
+    if not isinstance(folder, str | os.PathLike | None):
+        raise ValueError(
+            f"output_dir is {folder!r}, a {type(folder).__name__}, expected a text. Name the folder to write to; in a "
+            "yaml file, put a number in quotes."
+        )
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise ValueError(f"output_dir {str(folder)!r} is a file. Name a folder that the run is to write to.")
 

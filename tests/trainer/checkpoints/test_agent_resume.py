@@ -158,7 +158,7 @@ def test_other_processes_go_on_with_the_environments_of_all(tmp_path):
             found[self.rank] = state["states"][None]
 
     for rank in range(2):
-        args = SimpleNamespace(world_size=2, process_index=rank)
+        args = SimpleNamespace(world_size=2, process_index=rank, optim="sgd")
         save_rollout_state(tmp_path, args, 1, [], agent=Agent(rank).state_dict())
     for rank in range(4):
         load_agent_state(Agent(rank), tmp_path, SimpleNamespace(world_size=4, process_index=rank))
