@@ -94,7 +94,7 @@ def play_one_rollout(agent: Agent, engine: Speaker, seed: int) -> list:
 
 
 def test_a_thousand_episodes_leave_nothing_behind():
-    threads_before = threading.active_count()
+    before = set(threading.enumerate())  # those of other tests may end meanwhile
     agent = Agent(
         None, Shop, TOKENIZER, tuple(ENDS), max_turns=4, max_observation_length=64, tool_timeout=LIMIT, tool_workers=8
     )
@@ -106,7 +106,7 @@ def test_a_thousand_episodes_leave_nothing_behind():
         del episodes
         gc.collect()
         memory.append(resident_mb())
-        threads.append(threading.active_count() - threads_before)
+        threads.append(len(set(threading.enumerate()) - before))
     time.sleep(TOO_LONG)
     gc.collect()
     assert hung > 0
@@ -116,6 +116,6 @@ def test_a_thousand_episodes_leave_nothing_behind():
     assert memory[-1] - memory[5] < 16
     agent.close()
     deadline = time.monotonic() + 5
-    while threading.active_count() > threads_before and time.monotonic() < deadline:
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() <= threads_before  # a thread of another test may have ended meanwhile
+    assert set(threading.enumerate()) <= before

@@ -61,10 +61,16 @@ def assert_is_what_was_asked(session: FixedSession, rollout) -> None:
 def assert_episode_logprobs(model, sessions, rollouts, temperature, **tolerance) -> None:
     """The log-probabilities of all turns are those of one forward over prompt and episode."""
     for session, rollout in zip(sessions, rollouts, strict=True):
-        ids = torch.tensor([session.prompt_ids + rollout.completion_ids])
-        with torch.no_grad():
-            logits = model(ids).logits[0, len(session.prompt_ids) - 1 : -1].float()
-        expected = (logits / temperature).log_softmax(-1).gather(1, ids[0, len(session.prompt_ids) :, None]).squeeze(1)
         mine = torch.tensor(rollout.loss_mask) == 1
+        expected = forward_logprobs(model, session, rollout, temperature)
         torch.testing.assert_close(torch.tensor(rollout.logprobs)[mine], expected[mine], **tolerance)
         assert torch.tensor(rollout.logprobs)[~mine].eq(0).all()
+
+
+def forward_logprobs(model, session, rollout, temperature) -> torch.Tensor:
+    """The log-probability of each token of an episode, by one forward over prompt and episode."""
+    ids = torch.tensor([session.prompt_ids + rollout.completion_ids])
+    with torch.no_grad():
+        logits = model(ids).logits[0, len(session.prompt_ids) - 1 : -1].float()
+    logps = (logits / temperature).log_softmax(-1)
+    return logps.gather(1, ids[0, len(session.prompt_ids) :, None]).squeeze(1)

@@ -3,6 +3,7 @@
 settings and trainers of tiny runs."""
 
 import random
+import zlib
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -99,6 +100,12 @@ def random_ids(rows: int, seed: int = 0, low: int = 1, high: int = 12) -> list[l
 def share_of_a(completion_ids, **kwargs) -> list[float]:
     """A reward that varies within a group: the share of ids below 130."""
     return [sum(token < 130 for token in ids) / len(ids) for ids in completion_ids]
+
+
+def without_ties(completion_ids, **kwargs) -> list[float]:
+    """[`share_of_a`], and so little more that no two different completions are equal: each has an advantage."""
+    shares = share_of_a(completion_ids)
+    return [share + zlib.crc32(str(ids).encode()) / 2**36 for share, ids in zip(shares, completion_ids, strict=True)]
 
 
 class ScriptedEngine(RolloutEngine):

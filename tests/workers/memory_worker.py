@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the tiny model for 200 steps and prints what the process held after 60 and after 200; see test_memory.py."""
+"""Trains the tiny model for 260 steps and prints what the process held after 60 and after 260; see test_memory.py."""
 
 import ctypes
 import gc
@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from minimind_hf import GRPOConfig, PPOConfig
 
-SETTINGS = {**QUIET, **SIZES, "max_steps": 200, "learning_rate": 1e-5}
+SETTINGS = {**QUIET, **SIZES, "max_steps": 260, "learning_rate": 1e-5}
 
 
 class Meter(TrainerCallback):
@@ -20,7 +20,7 @@ class Meter(TrainerCallback):
         self.held = {}
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step in (60, 200):
+        if state.global_step in (60, 260):
             gc.collect()
             ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed is not held
             status = Path("/proc/self/status").read_text().splitlines()
