@@ -13,36 +13,37 @@ Run as a script, this file loads a folder in a fresh process and plays the held-
 import argparse
 import json
 import random
-import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice, repeat
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.utils.data import DataLoader
+from embedded_model import (
+    SPECIAL_TOKENS,
+    TEMPERATURE,
+    as_pretrained,
+    make_model,
+    run_in_fresh_process,
+    show_examples,
+    train_tokenizer,
+)
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    get_linear_schedule_with_warmup,
 )
 
-from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
+from minimind_hf import PromptDataset, SamplingParams, TorchEngine
 from minimind_hf.agent import Agent, Episode
 from minimind_hf.data.supervised import ConversationRenderer, encode_conversation
 
-TEMPERATURE = 0.8
 SAMPLES_PER_ROW = 2
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # pad, bos and eos, with MiniMind's ids 0, 1 and 2
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 # Calls and answers in MiniMind's form. Of a tool's description, its name and its parameters are enough here.
 CHAT_TEMPLATE = """\
@@ -136,12 +137,6 @@ def make_tokenizer(task: AgentTask) -> PreTrainedTokenizerFast:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-    )
     tags = [AddedToken(tag, normalized=False, special=False) for tag in TAGS]
     untrained = _wrapped(Tokenizer.from_str(tokenizer.to_str()), tags)
     rng = random.Random(0)
@@ -155,38 +150,14 @@ def make_tokenizer(task: AgentTask) -> PreTrainedTokenizerFast:
     agent.close()
     for mark in (*SPECIAL_TOKENS, *TAGS):
         texts = [text.replace(mark, "\n") for text in texts]
-    tokenizer.train_from_iterator(texts, trainer)
+    train_tokenizer(tokenizer, texts)
     return _wrapped(tokenizer, tags)
 
 
 def _wrapped(tokenizer: Tokenizer, tags: list[AddedToken]) -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
     tokenizer.add_tokens(tags)
-    pad, bos, eos = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        bos_token=bos,
-        eos_token=eos,
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def make_model(tokenizer: PreTrainedTokenizerBase, seed: int) -> MiniMindForCausalLM:
-    """Returns an untrained MiniMind of less than a million parameters."""
-    torch.manual_seed(seed)
-    hidden_size = 128
-    config = MiniMindConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=hidden_size**-0.5,  # a model this narrow learns twice as fast with it as with 0.02
-    )
-    return MiniMindForCausalLM(config)
+    return as_pretrained(tokenizer, CHAT_TEMPLATE)
 
 
 def teach(
@@ -199,8 +170,6 @@ def teach(
 ) -> None:
     """Shows worked episodes until a share `enough` of the played ones goes as they do, or for `max_steps`.
 
-    A plain loop, not a Trainer: it runs only on the main process while the others wait, however they were launched.
-
     Args:
         task ([`AgentTask`]): What to learn.
         model (`PreTrainedModel`): Trained in place.
@@ -211,25 +180,12 @@ def teach(
     """
     rng = random.Random(seed)
     rows = rng.sample(task.train, len(task.train)) * task.worked_per_row
-    loader = DataLoader(
-        list(_examples(task, tokenizer, rows, rng)),
-        batch_size=32,
-        shuffle=True,
-        drop_last=True,
-        collate_fn=DataCollatorForSeq2Seq(tokenizer),
-        generator=torch.Generator().manual_seed(seed),
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0)
-    schedule = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=20, num_training_steps=max_steps)
-    for step, batch in enumerate(islice(chain.from_iterable(repeat(loader)), max_steps), start=1):
-        model.train()
-        model(**batch.to(model.device)).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        if step % 20 == 0 and _knows_enough(task, model, tokenizer, rows[:128], enough, step):
-            return
+    examples = list(_examples(task, tokenizer, rows, rng))
+
+    def knows_enough(step: int) -> bool:
+        return _knows_enough(task, model, tokenizer, rows[:128], enough, step)
+
+    show_examples(model, tokenizer, examples, max_steps, seed, knows_enough, look_every=20)
 
 
 def _knows_enough(
@@ -313,13 +269,7 @@ def measure_in_fresh_process(task: AgentTask, folder: str | Path, device: str | 
     Raises:
         RuntimeError: If the process fails, with the end of its output.
     """
-    command = [sys.executable, __file__, task.name, str(folder), "--device", str(device)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{folder} could not be loaded and tested in a fresh process:\n{done.stderr[-2000:]}")
-    *shown, result = done.stdout.splitlines()
-    print("\n".join(shown), flush=True)
-    return json.loads(result)
+    return json.loads(run_in_fresh_process(__file__, task.name, str(folder), "--device", str(device), folder=folder))
 
 
 def main() -> None:

@@ -14,37 +14,31 @@ Run as a script, this file loads a folder in a fresh process and measures it on 
 import argparse
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations_with_replacement, islice, repeat, takewhile
+from itertools import combinations_with_replacement, takewhile
 from pathlib import Path
 
 import datasets
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.utils.data import DataLoader
+from embedded_model import TEMPERATURE, as_pretrained, make_model, run_in_fresh_process, show_examples, train_tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    get_linear_schedule_with_warmup,
 )
 
-from minimind_hf import MiniMindConfig, MiniMindForCausalLM, PromptDataset, SamplingParams, TorchEngine
+from minimind_hf import PromptDataset, SamplingParams, TorchEngine
 from minimind_hf.rewards.judging import readable_texts
 
 QUESTION = "27 + 35 = ?"  # to try the result with
-TEMPERATURE = 0.8
 MAX_COMPLETION_LENGTH = 36  # a worked solution takes at most 28 tokens
 NUM_HELD_OUT = 512
 SAMPLES_PER_SUM = 2  # with 512 sums, an accuracy's standard error is below 2 points
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # pad, bos and eos, with MiniMind's ids 0, 1 and 2
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -135,49 +129,17 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-    )
     train, _ = split_sums()
     words = [f"system\nuser\nassistant\n{item.messages[0]['content']}\n\n" for item in train[:100]]
-    tokenizer.train_from_iterator(words, trainer)
+    train_tokenizer(tokenizer, words)
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in ("<think>", "</think>")])
-    pad, bos, eos = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        bos_token=bos,
-        eos_token=eos,
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def make_model(tokenizer: PreTrainedTokenizerBase, seed: int) -> MiniMindForCausalLM:
-    """Returns an untrained MiniMind of 0.9 million parameters."""
-    torch.manual_seed(seed)
-    hidden_size = 128
-    config = MiniMindConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=hidden_size**-0.5,  # a model this narrow learns twice as fast with it as with 0.02
-    )
-    return MiniMindForCausalLM(config)
+    return as_pretrained(tokenizer, CHAT_TEMPLATE)
 
 
 def teach(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_steps: int, enough: float, seed: int
 ) -> None:
     """Shows worked examples until a share `enough` of sampled answers is right, or for `max_steps`.
-
-    A plain loop, not a Trainer: it runs only on the main process while the others wait, however they were launched.
 
     Args:
         model (`PreTrainedModel`): Trained in place.
@@ -188,26 +150,12 @@ def teach(
     """
     train, _ = split_sums()
     random.Random(seed).shuffle(train)
-    loader = DataLoader(
-        [_example(tokenizer, item) for item in train],
-        batch_size=32,
-        shuffle=True,
-        drop_last=True,
-        collate_fn=DataCollatorForSeq2Seq(tokenizer),
-        generator=torch.Generator().manual_seed(seed),
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0)
-    schedule = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=20, num_training_steps=max_steps)
-    model.train()
-    for step, batch in enumerate(islice(chain.from_iterable(repeat(loader)), max_steps), start=1):
-        loss = model(**batch.to(model.device)).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        if step % 5 == 0 and _knows_enough(model, tokenizer, train[:192], enough, step):
-            return
+    examples = [_example(tokenizer, item) for item in train]
+
+    def knows_enough(step: int) -> bool:
+        return _knows_enough(model, tokenizer, train[:192], enough, step)
+
+    show_examples(model, tokenizer, examples, max_steps, seed, knows_enough, look_every=5)
 
 
 def _knows_enough(
@@ -279,12 +227,7 @@ def measure_in_fresh_process(folder: str | Path, device: str | torch.device) -> 
     Raises:
         RuntimeError: If the process fails, with the end of its output.
     """
-    command = [sys.executable, __file__, str(folder), "--device", str(device)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{folder} could not be loaded and tested in a fresh process:\n{done.stderr[-2000:]}")
-    *shown, result = done.stdout.splitlines()
-    print("\n".join(shown), flush=True)
+    result = run_in_fresh_process(__file__, str(folder), "--device", str(device), folder=folder)
     return json.loads(result)["accuracy"]
 
 
