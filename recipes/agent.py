@@ -48,10 +48,9 @@ from minimind_tools import JudgeWithoutCalls
 from trl import ModelConfig
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
-from minimind_hf.import_paths import is_import_path, load_object
+from minimind_hf.agent.loading import load_environment, load_tools
 
 ALGORITHMS = {"grpo": (GRPOConfig, GRPOTrainer), "ppo": (PPOConfig, PPOTrainer)}
-GAMES = "textarena:"
 
 
 @dataclass
@@ -119,18 +118,8 @@ def offered(script: AgentArguments) -> tuple[list[Callable], Any]:
     Raises:
         ValueError: If a name is no import path, or names something else.
     """
-    tools: list[Callable] = []
-    for spec in script.tools or []:
-        if not is_import_path(spec):
-            raise ValueError(f"--tools has {spec!r}; write 'file.py:name' or 'module:name', of a function or a list.")
-        found = load_object(spec)
-        tools += found if isinstance(found, list | tuple) else [found]
-    environment = script.environment
-    if environment is None or environment.startswith(GAMES):
-        return tools, environment
-    if not is_import_path(environment):
-        raise ValueError(f"--environment is {environment!r}; write 'file.py:Class', 'module:Class' or '{GAMES}GAME'.")
-    return tools, load_object(environment)
+    environment = None if script.environment is None else load_environment(script.environment)
+    return load_tools(script.tools or []), environment
 
 
 def prepare_embedded(embedded: AgentTask, script: AgentArguments, args: RLConfig) -> Task:

@@ -4,7 +4,7 @@
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from transformers.utils import get_json_schema
@@ -102,12 +102,6 @@ class Toolbox(Mapping[str, Tool]):
             known = f"The tools are: {', '.join(self._tools)}." if self._tools else "There are no tools."
             return f"There is no tool {name!r}. {known}"
         return self._tools[name].check(arguments)
-
-    def bound_to(self, environment: Any) -> "Toolbox":
-        """Returns the same tools as methods of another environment of the class, whose schemas stay."""
-        bound = Toolbox()
-        bound._tools = {name: replace(tool, function=getattr(environment, name)) for name, tool in self._tools.items()}
-        return bound
 
 
 def public_methods(environment: Any) -> list[Callable[..., Any]]:

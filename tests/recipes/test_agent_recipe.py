@@ -14,6 +14,7 @@ from tiny import make_llama, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minimind_hf import GRPOConfig, PPOConfig
+from minimind_hf.agent.games import TextArenaGame
 from minimind_hf.import_paths import ImportPathError
 
 SMALL = ["--use_cpu", "--max_steps", "2", "--disable_tqdm", "true", "--report_to", "none"]
@@ -107,11 +108,12 @@ def test_unknown_choices(flags, named):
 
 def test_tools_are_functions_or_lists_of_them(recipes_dir):
     path = f"{recipes_dir / 'minimind_tools.py'}"
-    script = AgentArguments(tools=[f"{path}:TOOLS", f"{path}:calculate_math"])
+    script = AgentArguments(tools=[f"{path}:TOOLS", "minimind_hf.agent:calculate"])
     tools, environment = offered(script)
-    assert [tool.__name__ for tool in tools] == [*minimind_tools.TOOLBOX, "calculate_math"]
+    assert [tool.__name__ for tool in tools] == [*minimind_tools.TOOLBOX, "calculate"]
     assert environment is None
-    assert offered(AgentArguments(environment="textarena:FrozenLake-v0")) == ([], "textarena:FrozenLake-v0")
+    named = offered(AgentArguments(environment="textarena:FrozenLake-v0"))
+    assert named[0] == [] and (named[1].func, named[1].args) == (TextArenaGame, ("FrozenLake-v0",))
     game = offered(AgentArguments(environment=f"{recipes_dir / 'agent_tasks.py'}:GuessGame"))[1]
     assert game.__name__ == "GuessGame"
 
@@ -120,7 +122,7 @@ def test_tools_are_functions_or_lists_of_them(recipes_dir):
     ("script", "named"),
     [
         (AgentArguments(tools=["calculate"]), ["--tools", "'calculate'", "file.py:name"]),
-        (AgentArguments(environment="Game"), ["--environment", "'Game'", "file.py:Class"]),
+        (AgentArguments(environment="Game"), ["--environment", "'Game'", "file.py:name"]),
     ],
 )
 def test_names_that_are_no_import_paths(script, named):
