@@ -25,6 +25,17 @@ from minimind_hf.trainer.metrics import Metrics
 
 SPECIALS = ("<pad>", "<|im_start|>", "<|im_end|>")
 PAD, BOS, EOS = range(3)
+SHAPE = {
+    "vocab_size": 259,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": PAD,
+    "bos_token_id": None,
+    "eos_token_id": EOS,
+}
 QUIET = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
 SIZES = {"max_steps": 2, "per_device_train_batch_size": 8, "max_completion_length": 8}
 SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}  # nothing but it
@@ -63,17 +74,7 @@ def make_policy(seed: int = 0, scale: float = 4.0, **config) -> MiniMindForCausa
 
 def make_llama(seed: int = 0, scale: float = 4.0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-    )
+    config = LlamaConfig(**SHAPE | {"bos_token_id": BOS})
     return _sharpened(LlamaForCausalLM(config), scale)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from naming import raises_naming
 from sessions import FixedSession, assert_episode_logprobs, assert_is_what_was_asked, sessions_for
-from tiny import EOS, PAD, make_llama, make_policy, random_ids
+from tiny import SHAPE, make_llama, make_policy, random_ids
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -27,17 +27,6 @@ from minimind_hf.rollout.torch import fast_decoder, fast_runs
 from minimind_hf.rollout.torch.sessions import LESS_PATIENCE, PATIENCE
 
 ENDS = tuple(range(2, 40))  # likely enough that most turns end
-SHAPE = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": PAD,
-    "bos_token_id": None,
-    "eos_token_id": EOS,
-}
 
 
 def make_gpt2():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from naming import raises_naming
 from peft import LoraConfig, get_peft_model
-from tiny import EOS, PAD, make_llama, make_policy, random_ids
+from tiny import EOS, PAD, SHAPE, make_llama, make_policy, random_ids
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -26,17 +26,6 @@ from minimind_hf.rollout import SamplingParams, TorchEngine
 from minimind_hf.rollout.torch import engine as torch_engine
 from minimind_hf.rollout.torch import fast_decoder, packed_linear
 
-SHAPE = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": PAD,
-    "bos_token_id": None,
-    "eos_token_id": EOS,
-}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
