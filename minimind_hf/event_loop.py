@@ -3,9 +3,28 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Pending(NamedTuple):
+    """Something that has begun.
+
+    Args:
+        waits (`bool`): Whether its result depends on others, so that one may have to wait for it.
+        result (`Callable`): Returns the result; to be called once.
+    """
+
+    waits: bool
+    result: Callable[[], Any]
+
+
+def cancel(answers: Iterable[Any]) -> None:
+    """Cancels those answers that are still awaited; others may be anything."""
+    for answer in answers:
+        if isinstance(answer, Future):
+            answer.cancel()
 
 
 class LoopThread:

@@ -18,11 +18,13 @@ from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
 SEVERAL_PROCESSES = {
     "test_agents_distributed.py",
     "test_agreement.py",
+    "test_dynamic_sampling.py",
     "test_faults.py",
     "test_kills.py",
     "test_leaving.py",
     "test_modes.py",
     "test_ppo_distributed.py",
+    "test_refilling.py",
     "test_resharding.py",
     "test_rollout_servers_distributed.py",
     "test_sglang_episodes_distributed.py",

@@ -19,7 +19,7 @@ FLOORS = (
     ("rewards",),
     ("data",),
     ("rollout.errors", "rollout.samples", "rollout.session", "rollout.observers"),
-    ("rollout.checks_of_kept", "rollout.transcript"),
+    ("rollout.checks_of_kept", "rollout.transcript", "rollout.refill"),
     ("rollout.checks",),
     ("rollout.rounds",),
     ("rollout.engine", "rollout.agreement", "rollout.exported_weights"),

@@ -62,6 +62,7 @@ class Agent:
         self._kinds = None if environment_factory is None else environment_kinds(environment_factory, tools)
         self._several = isinstance(environment_factory, dict)
         self._workers = tool_workers
+        self._reward_alone = False  # whether there are no other rewards than those of environments
         self._max_prompt_length = max_prompt_length
         self._renderer = PromptRenderer(tokenizer, True, template_kwargs)
         self._rules = EpisodeRules(
@@ -99,12 +100,19 @@ class Agent:
         return any(kind.is_conversation for kind in (self._kinds or {}).values())
 
     @property
+    def settles_rewards(self) -> bool:
+        """Whether the rewards of an episode do not depend on which others are scored with it."""
+        unsettled = [kind for kind in (self._kinds or {}).values() if kind.is_conversation and not kind.gives_rewards]
+        return all(self._reward_alone and not kind.has_reward for kind in unsettled)
+
+    @property
     def implemented(self) -> set[str]:
         """Names of all tools."""
         return {name for toolbox in self._toolboxes() for name in toolbox}
 
     def reward_functions(self, are_only: bool) -> list[Callable]:
         """The reward functions of the environments, by class; `are_only`: whether there are no others."""
+        self._reward_alone |= are_only
         by_type = {kind.type: kind for kind in (self._kinds or {}).values()}
         return [function for kind in by_type.values() for function in rewards_of(kind, are_only)]
 

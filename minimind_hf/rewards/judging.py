@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..event_loop import Pending
 from ..forward.introspection import unspoken_ids
 from .scorer import RewardScorer
 from .signals import Signals
@@ -52,7 +53,22 @@ def judge(
     completion_ids: Sequence[list[int]],
     **further: Any,
 ) -> Signals:
-    """Asks every reward function about every completion.
+    """Asks every reward function about every completion; see [`begin_judging`].
+
+    Returns:
+        [`Signals`]
+    """
+    return begin_judging(scorer, prompts, completions, completion_ids, **further).result()
+
+
+def begin_judging(
+    scorer: RewardScorer,
+    prompts: Sequence[dict],
+    completions: Sequence[Any],
+    completion_ids: Sequence[list[int]],
+    **further: Any,
+) -> Pending:
+    """Asks every reward function about every completion, and does not wait for those that are async.
 
     Args:
         scorer ([`RewardScorer`]): F reward functions.
@@ -62,10 +78,10 @@ def judge(
         further: More arguments for functions that ask for them.
 
     Returns:
-        [`Signals`]
+        [`Pending`]: Its result is [`Signals`].
     """
     num_generations = len(completions) // len(prompts)
     repeated = [prompt for prompt in prompts for _ in range(num_generations)]
     columns = {name: [prompt["columns"][name] for prompt in repeated] for name in repeated[0]["columns"]}
     asked = [prompt["prompt"] for prompt in repeated]
-    return scorer.score(asked, completions, list(completion_ids), columns, **further)
+    return scorer.begin(asked, completions, list(completion_ids), columns, **further)

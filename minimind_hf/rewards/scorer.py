@@ -20,7 +20,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..environment import Terminated
-from ..event_loop import LoopThread
+from ..event_loop import LoopThread, Pending, cancel
 from .columns import OWN_ARGUMENTS, check_columns, check_reserved, parameters_of, required_arguments
 from .errors import RewardError
 from .model import RewardModel
@@ -30,7 +30,6 @@ from .signals import Signals, joined_signals
 
 _EXCERPT = 200
 _ROWS_SHOWN = 4
-
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -157,18 +156,25 @@ class RewardScorer:
         Returns:
             [`Signals`]
         """
-        batch = _Batch(prompts, completions, completion_ids, columns, extra)
-        answers: list[Any] = []
+        return self.begin(prompts, completions, completion_ids, columns, **extra).result()
+
+    def begin(self, *arguments: Any, **extra: Any) -> Pending:
+        """Does the same, and does not wait for async functions; the result is what [`score`] returns."""
+        batch, answers = _Batch(*arguments, extra), []
         try:
             for name, function in zip(self.names, self.functions, strict=True):
                 answers.append(self._start(name, function, batch))
-            for i, name in enumerate(self.names):
-                answers[i] = self._finish(name, answers[i], batch)
+        except BaseException:
+            cancel(answers)
+            raise
+        return Pending(any(isinstance(each, Future) for each in answers), lambda: self._collect(answers, batch))
+
+    def _collect(self, answers: list[Any], batch: "_Batch") -> Signals:
+        try:
+            given = [self._finish(name, answer, batch) for name, answer in zip(self.names, answers, strict=True)]
         finally:
-            for answer in answers:
-                if isinstance(answer, Future):
-                    answer.cancel()
-        return joined_signals([_checked(n, a, batch) for n, a in zip(self.names, answers, strict=True)], len(batch))
+            cancel(answers)
+        return joined_signals([_checked(n, a, batch) for n, a in zip(self.names, given, strict=True)], len(batch))
 
     def _start(self, name: str, function: RewardFunction, batch: "_Batch") -> Any:
         arguments = batch.arguments_for(name, function)

@@ -10,6 +10,7 @@ from .checks import check_engine, check_episodes, check_rollouts
 from .engine import RolloutEngine, shares_weights
 from .errors import EngineMismatchError, RolloutServerError, ServerGoneError
 from .exported_weights import exported_config, exported_weights, write_weights
+from .refill import Refill, takes_refill
 from .rounds import play_in_rounds
 from .samples import Rollout, SamplingParams
 from .session import Session
@@ -19,6 +20,7 @@ from .torch.engine import TorchEngine
 __all__ = [
     "WEIGHT_SYNCS",
     "EngineMismatchError",
+    "Refill",
     "Rollout",
     "RolloutEngine",
     "RolloutServerError",
@@ -34,5 +36,6 @@ __all__ = [
     "exported_weights",
     "play_in_rounds",
     "shares_weights",
+    "takes_refill",
     "write_weights",
 ]

@@ -34,6 +34,10 @@ class RolloutEngine(ABC):
     ) -> list[Rollout]:
         """Draws `num_generations` completions for each prompt.
 
+        An engine may take a further argument `refill`, a [`Refill`], which sees completions as they end and may ask
+        for more prompts meanwhile. All that was asked for is returned, the prompts in the order of asking. The same
+        holds for the sessions of `converse`.
+
         Returns:
             `list[Rollout]`, prompt-major: entry `i` belongs to prompt `i // num_generations`.
         """

@@ -11,6 +11,7 @@ from ..data.streams import PromptStream
 from .experience.dynamic_sampling import DynamicSampling, reserve_numbers
 from .experience.experience import Experience
 from .experience.prompt_memory import PromptMemory
+from .experience.refilling import Refilling
 from .settings.grpo import GRPOConfig
 from .steps import FourSteps
 
@@ -51,13 +52,37 @@ class ChoosingPrompts(FourSteps):
         self.metrics.add_values("prompts/skipped", torch.tensor([float(skipped)]))
         return chosen
 
+    def rollout(self, experience: Experience) -> None:
+        is_first = experience.draw == 0 and self.args.dynamic_sampling
+        if not (is_first and self._rollouts.can_refill and type(self).score is FourSteps.score):
+            return super().rollout(experience)
+        most = self._most_resampled(len(experience.prompts))
+        further = (
+            self.new_experience([self.train_dataset[number]], draw)
+            for draw, number in enumerate(islice(self._kept_reserve(), most), start=1)
+        )
+        experience.refill = refilling = Refilling(
+            experience,
+            further,
+            self._rollouts.begin,
+            lambda group: self._rollouts.check(group, group.rollouts),
+            self.begin_scoring,
+        )
+        super().rollout(experience)
+        refilling.fill_in(experience)
+
     def resample(self, experience: Experience, numbers: Sequence[int]) -> Experience:
         self._remember(experience)
         if not self.args.dynamic_sampling:
             return experience
-        most = self.args.max_resampled or _RESAMPLED * len(experience.prompts)
-        reserve = self._reserve if self.prompt_memory is None else self._remembered(self._reserve)
-        return DynamicSampling(most, self.accelerator).fill(experience, reserve, self._draw)
+        most, wanted = self._most_resampled(len(numbers)), len(numbers)
+        return DynamicSampling(most, self.accelerator).fill(experience, wanted, self._kept_reserve(), self._draw)
+
+    def _most_resampled(self, wanted: int) -> int:
+        return self.args.max_resampled or _RESAMPLED * wanted
+
+    def _kept_reserve(self) -> Iterator[int]:
+        return self._reserve if self.prompt_memory is None else self._remembered(self._reserve)
 
     def _draw(self, numbers: Sequence[int], draw: int) -> Experience:
         experience = self.new_experience(self.read_prompts(numbers), draw)

@@ -133,13 +133,16 @@ class Metrics:
         self._records.tokens += count
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Times a phase of the step."""
+    def phase(self, name: str, within: str | None = None) -> Iterator[None]:
+        """Times a phase of the step; `within` names the one that it interrupts, to which it does not count."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._records.seconds[name] += time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self._records.seconds[name] += seconds
+            if within is not None:
+                self._records.seconds[within] -= seconds
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:

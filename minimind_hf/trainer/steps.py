@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..algorithms import loss_denominator
+from ..event_loop import Pending
 from ..forward.layouts import score_completions
 from ..forward.logprobs import TokenScores
 from ..rewards import RewardScorer
-from ..rewards.judging import judge, readable_completions
+from ..rewards.judging import begin_judging, readable_completions
 from ..rewards.signals import Signals
 from ..rollout.agreement import failing_together, gather
 from .checkpoints.checkpointing import CheckpointingTrainer
@@ -85,22 +86,29 @@ class FourSteps(CheckpointingTrainer):
 
         If there are rewards of turns, also `turn_rewards`: from replies of environments, and from functions.
         """
-        metrics, counted = experience.metrics, experience.counted
-        self._agree_on_rewards(counted)
-        notes = RewardNotes(counted.num_counted, metrics, self.scorer.names)
-        with metrics.phase("scoring"), failing_together("scoring"):
-            experience.completions = self._completions(counted)
-            signals = self._signals(counted, experience.completions, notes)
-            experience.signals = signals.values.to(self.accelerator.device)
-            self.scorer.follow(all_weights(self.args, self.agent))
-            experience.rewards, experience.turn_rewards = total_by_turn(counted, signals, self.scorer)
-            experience.rewards = experience.rewards.to(self.accelerator.device)
-            squared = self.takes_rewards_unscaled
-            check_totals(experience.rewards, experience.signals, self.scorer, squared)
-        experience.notes = notes.columns
-        experience.fill_up()
+        if experience.rewards is None:  # else its groups were scored as they were completed
+            self._agree_on_rewards(experience.counted)
+            with experience.metrics.phase("scoring"), failing_together("scoring"):
+                self.begin_scoring(experience).result()
         if any(gather(experience.turn_rewards is not None)):  # rewards of turns in one process concern all
             experience.turn_rewards = experience.rewards_by_turn
+
+    def begin_scoring(self, experience: Experience) -> Pending:
+        """Calls the reward functions of this process alone. The result fills in what [`score`] does."""
+        counted = experience.counted
+        notes = RewardNotes(counted.num_counted, experience.metrics, self.scorer.names)
+        experience.completions = self._completions(counted)
+        judging = self._signals(counted, experience.completions, notes)
+        return Pending(judging.waits, lambda: self._add_rewards(experience, judging.result(), notes))
+
+    def _add_rewards(self, experience: Experience, signals: Signals, notes: RewardNotes) -> None:
+        experience.signals = signals.values.to(self.accelerator.device)
+        self.scorer.follow(all_weights(self.args, self.agent))
+        experience.rewards, experience.turn_rewards = total_by_turn(experience.counted, signals, self.scorer)
+        experience.rewards = experience.rewards.to(self.accelerator.device)
+        check_totals(experience.rewards, experience.signals, self.scorer, self.takes_rewards_unscaled)
+        experience.notes = notes.columns
+        experience.fill_up()
         if self.agent is not None:
             self.agent.release(experience.episodes)
 
@@ -115,9 +123,9 @@ class FourSteps(CheckpointingTrainer):
         ids = [rollout.completion_ids for rollout in counted.rollouts]
         return readable_completions(counted.prompts, ids, self.processing_class, self._rollouts.eos_token_ids)
 
-    def _signals(self, counted: Experience, completions: list, notes: RewardNotes) -> Signals:
+    def _signals(self, counted: Experience, completions: list, notes: RewardNotes) -> Pending:
         if not completions:
-            return Signals(torch.empty(0, len(self.scorer.names)))
+            return Pending(False, lambda: Signals(torch.empty(0, len(self.scorer.names))))
         episodes = counted.episodes or [None] * len(completions)
         further = {
             "trainer_state": self.state,
@@ -128,7 +136,7 @@ class FourSteps(CheckpointingTrainer):
             "turn_rewards": [None if episode is None else episode.turn_rewards for episode in episodes],
         }
         prompts = [counted.prompt_of(index) for index in range(len(completions))]
-        return judge(self.scorer, prompts, completions, counted.policy_ids, **further)
+        return begin_judging(self.scorer, prompts, completions, counted.policy_ids, **further)
 
     def choose_prompts(self, numbers: Sequence[int]) -> Sequence[int]:
         """The prompts of the train dataset that a rollout draws, given those whose turn it is."""
@@ -257,7 +265,8 @@ class FourSteps(CheckpointingTrainer):
             draw (`int`): Number of the pass, if a rollout draws several times. The seed is a pure function of both.
         """
         seed = self.sampling_seed(self.rollouts_made, draw)
-        return Experience(prompts, self.args.num_generations, seed, self.state.global_step, metrics=self.metrics)
+        step = self.state.global_step
+        return Experience(prompts, self.args.num_generations, seed, step, metrics=self.metrics, draw=draw)
 
     def sampling_seed(self, number: int, draw: int = 0) -> int:
         """The sampling seed of a rollout: a pure function of (seed, number of the rollout, process, pass)."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes that draw unequally many further prompts; started by test_dynamic_sampling.py.
 
-    python dynamic_sampling_worker.py FOLDER
+    python dynamic_sampling_worker.py FOLDER [torch]
 
 Every group of the first process teaches at once, and in the second one none does, so that it draws prompts until they
-are used up. Prints one JSON object: exit codes, passes of each process, and the largest difference of their weights.
+are used up: by passes, or with the torch engine while the rollout runs. Prints one JSON object: exit codes, passes of
+each process, prompts that were drawn, and the largest difference of their weights.
 """
 
 import json
@@ -19,24 +20,26 @@ from tiny import GRPO, make_policy, share_of_a, tiny_trainer
 from minimind_hf import GRPOConfig
 
 
-def train(folder: Path, rank: int) -> None:
+def train(folder: Path, engine: str, rank: int) -> None:
     def reward(completion_ids, **_):
         return share_of_a(completion_ids) if rank == 0 else [1.0] * len(completion_ids)
 
     config = GRPOConfig(output_dir=str(folder / "run"), dynamic_sampling=True, prompt_memory=True, **GRPO)
-    trainer = tiny_trainer(config, make_policy(), reward, prompts=24)
+    trainer = tiny_trainer(config, make_policy(), reward, prompts=24, engine=None if engine == "torch" else engine)
     passes = []
     draw = trainer._draw
     trainer._draw = lambda numbers, number: (passes.append(len(numbers)), draw(numbers, number))[1]
     trainer.train()
-    (folder / f"{rank}.json").write_text(json.dumps({"passes": passes, "memory": trainer.prompt_memory._counts}))
+    drawn = max(record.get("prompts/drawn", 0) for record in trainer.state.log_history)
+    report = {"passes": passes, "drawn": drawn, "memory": trainer.prompt_memory._counts}
+    (folder / f"{rank}.json").write_text(json.dumps(report))
     torch.save({name: each.detach() for name, each in trainer.policy.named_parameters()}, folder / f"{rank}.pt")
     trainer.end()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, engine: str = "scripted") -> None:
     (folder / "run").mkdir(parents=True)
-    children = fork(partial(train, folder), 2, errors=folder)
+    children = fork(partial(train, folder, engine), 2, errors=folder)
     statuses = wait(children, timeout=120)
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
     report = {
@@ -48,4 +51,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -21,13 +21,15 @@ from ..agreement import failing_together, gather, on_main, rank
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..errors import RolloutServerError, ServerUnavailableError
 from ..observers import checked_workers
+from ..refill import Refill
 from ..session import Session
 from .broadcast import DistributedSync
 from .checks import check_logprobs, check_room, check_server, how_to_start
 from .client import Patience, SGLangServer
-from .episodes import EpisodeJob, numbers_of_groups
+from .episodes import EpisodeJob
+from .jobs import Jobs
 from .protocol import Expected, check_prompts
-from .rounds import Job, Outcome, PromptJob, Round
+from .rounds import Outcome, PromptJob, Round
 from .sync import DiskSync, WeightSync
 from .top_k import check_truncation
 
@@ -147,32 +149,44 @@ class SGLangEngine(RolloutEngine):
     # Completions
 
     def generate(
-        self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        num_generations: int,
+        sampling: SamplingParams,
+        refill: Refill | None = None,
     ) -> list[Rollout]:
+        def job(ids: Sequence[int]) -> PromptJob:
+            self._check_prompts([ids], sampling)
+            return PromptJob(list(ids), num_generations, self._server_of(len(jobs.all)), sampling)
+
+        jobs = Jobs(job, lambda job: job.rollouts, refill)
         with failing_together("checking the prompts"):
             self._check_request(prompt_ids, sampling)
-        requests = [
-            PromptJob(list(ids), num_generations, self._server_of(number), sampling)
-            for number, ids in enumerate(prompt_ids)
-        ]
-        self._complete(requests, sampling)
-        rollouts = [rollout for request in requests for rollout in request.rollouts]
-        self._compare(prompt_ids, rollouts, sampling)
-        return rollouts
+            jobs.add(prompt_ids)
+        self._complete(jobs, sampling)
+        self._compare([job.prompt_ids for job in jobs.all], jobs.rollouts, sampling)
+        return jobs.rollouts
 
-    def converse(self, sessions: Sequence[Session], sampling: SamplingParams) -> list[Rollout]:
+    def converse(
+        self, sessions: Sequence[Session], sampling: SamplingParams, refill: Refill | None = None
+    ) -> list[Rollout]:
         """Plays episodes, each at its own pace; see [`RolloutEngine.converse`]."""
-        prompts = [session.prompt_ids for session in sessions]
+        groups: dict[tuple[int, ...], int] = {}  # equal prompts have the same number
+
+        def job(session: Session) -> EpisodeJob:
+            self._check_prompts([session.prompt_ids], sampling)
+            group = groups.setdefault(tuple(session.prompt_ids), len(groups))
+            return EpisodeJob(session, self._server_of(group), sampling, self._vocab_size)
+
+        jobs = Jobs(job, lambda job: [job.transcript.rollout(self._version)], refill)
         with failing_together("checking the prompts"):
             checked_workers(self.tool_workers)
-            self._check_request(prompts, sampling)
-        episodes = [
-            EpisodeJob(session, self._server_of(group), sampling, self._vocab_size)
-            for session, group in zip(sessions, numbers_of_groups(prompts), strict=True)
-        ]
-        self._complete(episodes, sampling)
-        self._compare(prompts, [episode.first_turn for episode in episodes], sampling)
-        return [episode.transcript.rollout(self._version) for episode in episodes]
+            self._check_request([session.prompt_ids for session in sessions], sampling)
+            jobs.add(sessions)
+        self._complete(jobs, sampling)
+        prompts = [job.session.prompt_ids for job in jobs.all]
+        self._compare(prompts, [job.first_turn for job in jobs.all], sampling)
+        return jobs.rollouts
 
     def measured(self) -> dict[str, tuple[float, float]]:
         """See [`RolloutEngine.measured`]: the share of the tokens of prompts, which are all tokens before a turn, that
@@ -200,26 +214,29 @@ class SGLangEngine(RolloutEngine):
                 f"temperature={sampling.temperature}. Set it to 1, or sample with a low temperature instead."
             )
         check_truncation(sampling)
+        self._check_prompts(prompt_ids, sampling)
+
+    def _check_prompts(self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams) -> None:
         check_prompts(prompt_ids, self._vocab_size, self._room - sampling.max_completion_length)
 
     @property
     def _vocab_size(self) -> int:
         return unwrap(self._model).config.get_text_config().vocab_size
 
-    def _complete(self, jobs: Sequence[Job], sampling: SamplingParams) -> None:
+    def _complete(self, jobs: Jobs, sampling: SamplingParams) -> None:
         """Asks until nothing is missing in any process."""
         expected = Expected(self._tag, self._version, sampling.eos_token_ids, sampling.top_k)
         patience = {number: Patience(server.url, self.server_timeout) for number, server in enumerate(self.servers)}
         while (outcome := self._play_round(jobs, expected)).is_incomplete:
             self._mend(outcome, patience)
-        self._cached += sum(job.cached_tokens for job in jobs)
-        self._prompted += sum(job.prompt_tokens for job in jobs)
+        self._cached += sum(job.cached_tokens for job in jobs.all)
+        self._prompted += sum(job.prompt_tokens for job in jobs.all)
 
-    def _play_round(self, jobs: Sequence[Job], expected: Expected) -> Outcome:
+    def _play_round(self, jobs: Jobs, expected: Expected) -> Outcome:
         """Asks for what is missing and returns what happened in all processes."""
         with failing_together("asking the SGLang servers"):
-            missing = [job for job in jobs if not job.is_complete]
-            own = Round(self.servers, expected, self.tool_workers).play(missing)
+            missing = [job for job in jobs.all if not job.is_complete]
+            own = Round(self.servers, expected, self.tool_workers).play(missing, jobs.further)
         outcomes = gather(own)
         for other in outcomes[1:]:
             outcomes[0].join(other)

@@ -5,7 +5,6 @@ A turn is one request for a completion of all tokens so far. All turns of an epi
 the same prompt, go to the same server, which has most of these tokens in its cache.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ..samples import Rollout, SamplingParams
@@ -65,9 +64,3 @@ class EpisodeJob:
         self.prompt_tokens += request.prompt_tokens
         self.cached_tokens += request.cached_tokens
         return turn
-
-
-def numbers_of_groups(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the same number, from 0 on, for equal prompts."""
-    numbers: dict[tuple[int, ...], int] = {}
-    return [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]

@@ -101,19 +101,27 @@ class Round:
         self._outcome = Outcome()
         self._is_over = False
 
-    def play(self, jobs: Sequence[Job]) -> Outcome:
+    def play(self, jobs: Sequence[Job], further: Callable[[Job], Sequence[Job]] = lambda job: ()) -> Outcome:
         """Advances all jobs, each at its own pace, until they are complete or their server fails.
+
+        Args:
+            jobs (`Sequence[Job]`): What is missing.
+            further (`Callable`): Called with each job that is complete; returns jobs to advance too.
 
         Raises:
             BaseException: The first error of a job that asking again would not help. The other jobs make no further
                 requests then.
         """
-        before = sum(job.progress for job in jobs)
+        jobs, before = list(jobs), sum(job.progress for job in jobs)
         try:
             with Threads(_CONCURRENT * len(self._servers)) as threads:
                 for number, job in enumerate(jobs):
                     threads.start(number, partial(self._work, job))
-                threads.all()
+                while threads.pending:
+                    ended = [jobs[number] for number in threads.first()]
+                    for job in [new for each in ended if each.is_complete for new in further(each)]:
+                        threads.start(len(jobs), partial(self._work, job))
+                        jobs.append(job)
         finally:
             self._is_over = True
         self._outcome.is_incomplete = not all(job.is_complete for job in jobs)

@@ -19,6 +19,7 @@ from transformers.utils import logging
 from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..observers import Observers
+from ..refill import Refill
 from ..session import Session
 from .cache_decoder import CacheDecoder
 from .caches import is_recurrent, why_not_parked
@@ -129,19 +130,25 @@ class TorchEngine(RolloutEngine):
             self.model = synced
 
     def generate(
-        self, prompt_ids: Sequence[Sequence[int]], num_generations: int, sampling: SamplingParams
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        num_generations: int,
+        sampling: SamplingParams,
+        refill: Refill | None = None,
     ) -> list[Rollout]:
         sizes = [num_generations] * len(prompt_ids)
         rows = min(self.max_batch_rows, sum(sizes))
         return self._run(
             prompt_ids,
             sampling,
-            lambda decoder, **options: Scheduler(decoder, prompt_ids, sizes, sampling, **options),
+            lambda decoder, **options: Scheduler(decoder, prompt_ids, sizes, sampling, refill=refill, **options),
             max_rows=rows,
             max_groups=min(rows, len(prompt_ids)),
         )
 
-    def converse(self, sessions: Sequence[Session], sampling: SamplingParams) -> list[Rollout]:
+    def converse(
+        self, sessions: Sequence[Session], sampling: SamplingParams, refill: Refill | None = None
+    ) -> list[Rollout]:
         """Plays episodes, each at its own pace; see [`RolloutEngine.converse`].
 
         Raises:
@@ -150,15 +157,19 @@ class TorchEngine(RolloutEngine):
         if self.model is not None and self.model not in self._playable:
             self.check_sessions(self.model)
             self._playable.add(self.model)
-        return self._converse(sessions, sampling)
+        return self._converse(sessions, sampling, refill)
 
-    def _converse(self, sessions: Sequence[Session], sampling: SamplingParams) -> list[Rollout]:
+    def _converse(
+        self, sessions: Sequence[Session], sampling: SamplingParams, refill: Refill | None = None
+    ) -> list[Rollout]:
         prompts, _ = groups_of(sessions)
         with Observers(self.tool_workers) as observers:
             return self._run(
                 prompts,
                 sampling,
-                lambda decoder, **options: SessionScheduler(decoder, sessions, sampling, observers, **options),
+                lambda decoder, **options: SessionScheduler(
+                    decoder, sessions, sampling, observers, refill=refill, **options
+                ),
                 max_rows=min(self.max_batch_rows, len(sessions)),
                 max_groups=len(prompts),  # those of episodes that wait, too
             )

@@ -45,7 +45,7 @@ class FastDecoder(Decoder):
     Args:
         max_rows (`int`): Rows that run at a time.
         max_groups (`int`): Prompts that are kept at a time.
-        max_prompt_length (`int`): The longest prompt.
+        max_prompt_length (`int`): The longest prompt that is known; others may come.
         max_completion_length (`int`): The longest completion.
     """
 
@@ -74,8 +74,11 @@ class FastDecoder(Decoder):
         self.attention: RowAttention | None = None  # unset after a change of rows or groups
 
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
-        chunks = _chunks([len(ids) for ids in prompt_ids])
-        return torch.cat([self._prefill_chunk(prompt_ids[chunk]) for chunk in chunks])
+        lengths = [len(ids) for ids in prompt_ids]
+        longest = max(lengths) + self.completions.max_length
+        if longest > len(self.turns):  # of a prompt that was not known at the start
+            self.turns = _turns(self.weights, longest)
+        return torch.cat([self._prefill_chunk(prompt_ids[chunk]) for chunk in _chunks(lengths)])
 
     def start_rows(self, groups: Sequence[int]) -> None:
         self.rows += groups

@@ -11,8 +11,9 @@ FIRST_LENGTH = 64
 class KeyValues:
     """Keys and values of all layers; each sequence has a row in every layer, filled from the left.
 
-    Rows and length grow by doubling. Memory starts as zeros and always holds finite numbers, so that masked slots
-    (their probability is 0) cannot turn a product into NaN.
+    Rows and length grow by doubling, and beyond `max_rows` and `max_length` only as far as asked. Memory starts as
+    zeros and always holds finite numbers, so that masked slots (their probability is 0) cannot turn a product into
+    NaN.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, *, max_rows: int, max_length: int, device):
@@ -28,9 +29,9 @@ class KeyValues:
         if rows <= has_rows and length <= has_length:
             return
         if rows > has_rows:
-            rows = min(max(rows, 2 * has_rows), self.max_rows)
+            rows = max(rows, min(2 * has_rows, self.max_rows))
         if length > has_length:
-            length = min(max(length, 2 * has_length, FIRST_LENGTH), self.max_length)
+            length = max(length, min(max(2 * has_length, FIRST_LENGTH), self.max_length))
         old = self.memory
         shape = (*old.shape[:2], max(rows, has_rows), self.num_heads, max(length, has_length), old.shape[-1])
         self.memory = old.new_zeros(shape)

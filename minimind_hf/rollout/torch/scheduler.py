@@ -8,13 +8,13 @@ the request alone, and noise is a function of completion and position, so that e
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..refill import Refill
 from ..samples import Rollout, SamplingParams
 from .noise import Noise, stream
 from .sampling import sample
@@ -119,6 +119,8 @@ class Scheduler:
     Args:
         group_sizes (`Sequence[int]`): Completions of each prompt.
         max_batch_rows (`int`): Completions decoded at a time.
+        refill ([`Refill`], *optional*): Looks at completions that have ended, and may ask for more prompts, which get
+            as many completions as the first.
         sync_every (`int`): Tokens decoded between two looks at them. Reading a token makes the host wait for the
             device. Above 1, rows that have ended are decoded for some more tokens, which are dropped.
     """
@@ -133,25 +135,29 @@ class Scheduler:
         max_batch_rows: int,
         sync_every: int = 1,
         weights_version: int = 0,
+        refill: Refill | None = None,
     ):
         self.decoder = decoder
-        self.prompt_ids = prompt_ids
         self.sampling = sampling
         self.max_batch_rows = max_batch_rows
         self.sync_every = sync_every
         self.weights_version = weights_version
         self.noise = Noise(decoder.device)
         self.noise_is_placed = False  # for the rows as they are now
-        self.group_of = [group for group, size in enumerate(group_sizes) for _ in range(size)]
-        self.ends = list(accumulate(group_sizes))  # of each group among the completions
-        self.num_completions = len(self.group_of)
+        self.refill = refill
+        self.prompt_ids: list[Sequence[int]] = []
+        self.group_of: list[int] = []
+        self.ends: list[int] = []  # of each group among the completions
+        self.running: list[int] = []  # completions of each group that have not ended
+        self.rollouts: list[Rollout | None] = []
+        self.num_completions = 0
+        self.group_size = next(iter(group_sizes), 1)
+        self._ask_for(prompt_ids, group_sizes)
         self.rows: list[Row] = []
         self.started = 0  # completions start in order
         self.prefilled = 0  # and so do groups
         self.first_logits: dict[int, Tensor] = {}  # of groups that have rows to start
-        self.running = list(group_sizes)  # completions of each group that have not ended
         self.done_groups: list[int] = []  # to be released
-        self.rollouts: list[Rollout | None] = [None] * self.num_completions
 
     def run(self) -> list[Rollout]:
         logits = self._join()
@@ -167,7 +173,25 @@ class Scheduler:
 
     def _join(self) -> Tensor | None:
         """Fills the free rows and returns the logits of the rows that joined the batch."""
+        self._take_further(waits=not self.rows and self.started == self.num_completions)
         return self._start_rows()
+
+    def _take_further(self, waits: bool) -> None:
+        """Puts what the refill asks for at the end of the queue."""
+        if self.refill is not None and (further := self.refill.further(waits)):
+            self._queue(further)
+
+    def _queue(self, further: Sequence[Any]) -> None:
+        self._ask_for(further, [self.group_size] * len(further))
+
+    def _ask_for(self, prompt_ids: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> None:
+        for size in group_sizes:
+            self.group_of += [len(self.ends)] * size
+            self.ends.append(len(self.group_of))
+        self.prompt_ids += prompt_ids
+        self.running += group_sizes
+        self.rollouts += [None] * sum(group_sizes)
+        self.num_completions = len(self.group_of)
 
     def _start_rows(self) -> Tensor | None:
         new = range(self.started, min(self.num_completions, self.started + self._free_rows()))
@@ -281,6 +305,8 @@ class Scheduler:
         self.running[group] -= 1
         if self.running[group] == 0:
             self.done_groups.append(group)
+        if self.refill is not None:
+            self.refill.finished(completion, rollout)
 
     def _release_groups(self) -> None:
         if self.done_groups:

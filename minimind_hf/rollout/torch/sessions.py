@@ -55,7 +55,7 @@ class SessionScheduler(Scheduler):
     ):
         prompts, sizes = groups_of(sessions)
         super().__init__(decoder, prompts, sizes, sampling, **options)
-        self.sessions = sessions
+        self.sessions = list(sessions)
         self.observers = observers
         self.transcripts = [Transcript(sampling) for _ in sessions]
         self.waiting: dict[int, _Waiting] = {}  # by completion
@@ -65,11 +65,18 @@ class SessionScheduler(Scheduler):
     def _join(self) -> Tensor | None:
         self._take_answers(self.observers.results())
         while True:
+            is_idle = not (self.rows or self.waiting) and self.started == self.num_completions
+            self._take_further(waits=is_idle)
             self._release_groups()
             parts = [logits for logits in (self._rejoin(), self._start_rows()) if logits is not None]
             if self.rows or not self.waiting:
                 return torch.cat(parts) if parts else None
             self._take_answers(self.observers.first())
+
+    def _queue(self, further: Sequence[Session]) -> None:
+        self.sessions += further
+        self.transcripts += [Transcript(self.sampling) for _ in further]
+        self._ask_for(*groups_of(further))
 
     def _room(self, completion: int) -> int:
         return self.transcripts[completion].room

@@ -28,18 +28,24 @@ class DynamicSampling:
         self._max_resampled, self._accelerator = max_resampled, accelerator
 
     def fill(
-        self, first: Experience, reserve: Iterator[int], draw: Callable[[Sequence[int], int], Experience]
+        self,
+        first: Experience,
+        wanted: int,
+        reserve: Iterator[int],
+        draw: Callable[[Sequence[int], int], Experience],
     ) -> Experience:
-        """Returns as many groups as the first rollout has, if possible all with rewards that differ.
+        """Returns as many groups as are wanted, if possible all with rewards that differ.
 
         Args:
-            first ([`Experience`]): P groups with rewards.
+            first ([`Experience`]): Groups with rewards: the first ones, and those of further prompts if the rollout
+                was refilled while it ran.
+            wanted (`int`): Number of groups.
             reserve (`Iterator[int]`): Numbers of further prompts, in order.
             draw (`Callable[[Sequence[int], int], Experience]`): Draws and scores prompts, given their numbers, which
                 may be none, and the number of the pass. Every process calls it equally often.
         """
-        drawn, wanted, left = [first], len(first.prompts), self._max_resampled
-        useful = teaching(first)
+        drawn, useful = [first], teaching(first)
+        left = self._max_resampled - (len(useful) - wanted)
         while True:
             numbers = list(islice(reserve, min(wanted - sum(useful), left)))
             left -= len(numbers)

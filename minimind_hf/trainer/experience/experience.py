@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...agent import Episode
 from ...algorithms import spread_over_turns
 from ...forward.kept_tokens import KeptTokens
-from ...rollout import Rollout
+from ...rollout import Refill, Rollout
 from ..metrics import Metrics
 from .micro_batch import MicroBatch, select_rows
 
@@ -32,6 +32,8 @@ class Experience:
     step: int = 0  # optimizer steps done before the sampling
     num_stand_ins: int = 0
     metrics: Metrics = field(default_factory=Metrics)  # collects everything that is measured
+    draw: int | None = None  # number of the pass of a training rollout; unset in evaluations
+    refill: Refill | None = None  # draws further groups while the rollout runs
 
     # Step 1: rollout
     rollouts: list[Rollout] = field(default_factory=list)  # N

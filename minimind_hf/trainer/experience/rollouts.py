@@ -6,7 +6,7 @@ from functools import partial
 
 from transformers import PreTrainedModel
 
-from ...agent import Agent
+from ...agent import Agent, Episode
 from ...data import PromptDataset
 from ...rollout import (
     Rollout,
@@ -17,6 +17,7 @@ from ...rollout import (
     check_rollouts,
     play_in_rounds,
     shares_weights,
+    takes_refill,
 )
 from ...rollout.agreement import failing_together
 from ..models.weights import check_finite
@@ -90,6 +91,13 @@ class Rollouts:
                 if found:
                     raise ValueError(f"{name}, row {found[0]}: {self._no_room(found[1])}")
 
+    @property
+    def can_refill(self) -> bool:
+        """Whether a rollout can be scored and refilled while it runs."""
+        if self._agent is not None:
+            return self._agent.settles_rewards and takes_refill(getattr(self.engine, "converse", None))
+        return self._function is None and takes_refill(self.engine.generate)
+
     def begin_training_rollout(self) -> None:
         """Announces a training rollout. Every `sync_every`-th one uses the newest weights."""
         self._weights_are_due |= self._until_sync == 0
@@ -121,8 +129,22 @@ class Rollouts:
             self.engine.sync_weights(policy, experience.step)
             self._weights_are_due, self._synced_at = False, experience.step
         experience.behind = experience.step - self._synced_at
-        args, num_generations = self._args, experience.num_generations
-        sampling = SamplingParams(
+        if self._agent is not None:
+            return self._play(experience)
+        if self._function is not None:
+            function, ends = self._function, self.eos_token_ids
+            rollouts, experience.given_prompts = call_rollout_function(function, experience, ends)
+        else:
+            asked, count, sampling = self.begin(experience), experience.num_generations, self._sampling(experience)
+            if experience.refill is not None:  # which has each group checked before it is scored
+                return self.engine.generate(asked, count, sampling, refill=experience.refill)
+            rollouts = self.engine.generate(asked, count, sampling)
+        self.check(experience, rollouts)
+        return rollouts
+
+    def _sampling(self, experience: Experience) -> SamplingParams:
+        args = self._args
+        return SamplingParams(
             args.max_completion_length,
             args.temperature,
             self.eos_token_ids,
@@ -132,30 +154,46 @@ class Rollouts:
             top_p=args.top_p,
             min_p=args.min_p or 0.0,
         )
-        if self._agent is not None:
-            return self._play(experience, sampling)
-        if self._function is not None:
-            function, ends = self._function, self.eos_token_ids
-            rollouts, experience.given_prompts = call_rollout_function(function, experience, ends)
-        else:
-            rollouts = self.engine.generate(experience.prompt_ids, num_generations, sampling)
-        expected = len(experience.prompts) * num_generations
-        check_rollouts(rollouts, expected, self._vocab_size, self.engine, args.max_completion_length, sampling)
-        self._check_lengths(experience, rollouts)
-        return rollouts
 
-    def _play(self, experience: Experience, sampling: SamplingParams) -> list[Rollout]:
-        experience.episodes = episodes = self._agent.start(
+    def begin(self, experience: Experience) -> list[list[int]] | list[Episode]:
+        """Returns what an engine draws of an experience: the tokens of its prompts, or its episodes, which begin.
+
+        Raises:
+            ValueError: If a prompt and a completion exceed the model's context.
+        """
+        if self._agent is None:
+            self._check_context(experience.prompts)
+            return experience.prompt_ids
+        experience.episodes = self._agent.start(
             experience.prompts, experience.num_generations, experience.seed, experience.num_stand_ins
         )
-        self._check_context([episode.prompt for episode in episodes])  # environments may have added to prompts
-        self.engine.tool_workers = self._args.tool_workers
-        converse = getattr(self.engine, "converse", None) or partial(play_in_rounds, self.engine)
-        played = episodes[: experience.num_counted]  # a stand-in costs no game
-        rollouts = converse(played, sampling)
-        check_episodes(rollouts, len(played), self._vocab_size, self.engine, sampling)
+        # Environments may have added to prompts.
+        self._check_context([episode.prompt for episode in experience.episodes])
+        return experience.episodes[: experience.num_counted]  # a stand-in costs no game
+
+    def check(self, experience: Experience, rollouts: list[Rollout]) -> None:
+        """Refuses completions of an experience that cannot be trained on.
+
+        Raises:
+            ValueError: With the number of the completion and its fault.
+        """
+        sampling = self._sampling(experience)
+        if self._agent is not None:
+            check_episodes(rollouts, experience.num_counted, self._vocab_size, self.engine, sampling)
+        else:
+            expected, most = len(experience.prompts) * experience.num_generations, sampling.max_completion_length
+            check_rollouts(rollouts, expected, self._vocab_size, self.engine, most, sampling)
         self._check_lengths(experience, rollouts)
-        return [*rollouts, *[self._not_played(experience.step) for _ in episodes[len(played) :]]]
+
+    def _play(self, experience: Experience) -> list[Rollout]:
+        played, sampling = self.begin(experience), self._sampling(experience)
+        self.engine.tool_workers = self._args.tool_workers
+        if experience.refill is not None:
+            return self.engine.converse(played, sampling, refill=experience.refill)
+        converse = getattr(self.engine, "converse", None) or partial(play_in_rounds, self.engine)
+        rollouts = converse(played, sampling)
+        self.check(experience, rollouts)
+        return [*rollouts, *[self._not_played(experience.step) for _ in experience.episodes[len(played) :]]]
 
     def _not_played(self, step: int) -> Rollout:
         """An episode that counts nowhere: one token, which the policy did not draw."""

@@ -107,3 +107,36 @@ def test_looking_seldom_changes_no_completion(sync_every, longest):
     often = run(OverrunDecoder(), STARTS, 2, longest, max_batch_rows=4)
     seldom = run(OverrunDecoder(), STARTS, 2, longest, max_batch_rows=4, sync_every=sync_every)
     assert seldom == often
+
+
+class Growing:
+    """Asks for another prompt for every completion that ends, and notes what it is told."""
+
+    def __init__(self, further):
+        self.left, self.told, self.waited = list(further), {}, 0
+
+    def finished(self, number, rollout):
+        assert number not in self.told
+        self.told[number] = rollout
+
+    def further(self, waits):
+        self.waited += waits
+        due = len(self.told) - (len(FURTHER) - len(self.left))
+        return [[self.left.pop(0)] for _ in range(min(due, len(self.left)))]
+
+
+FURTHER = (4, 25, 1, 11)
+
+
+@pytest.mark.parametrize("can_refill", [True, False])
+@pytest.mark.parametrize("max_batch_rows", [1, 2, 5, 100])
+@pytest.mark.parametrize("num_generations", [1, 3])
+def test_prompts_that_come_while_others_run(max_batch_rows, num_generations, can_refill):
+    decoder, refill = CountingDecoder(can_refill), Growing(FURTHER)
+    rollouts = run(decoder, STARTS[:4], num_generations, max_batch_rows=max_batch_rows, refill=refill)
+    expected = [list(range(n - 1, -1, -1)) for n in STARTS[:4] + FURTHER for _ in range(num_generations)]
+    assert [rollout.completion_ids for rollout in rollouts] == expected
+    assert [refill.told[number] for number in range(len(expected))] == rollouts
+    assert decoder.prompts == {} and decoder.num_groups == 4 + len(FURTHER)
+    assert decoder.work == sum(len(ids) - 1 for ids in expected)
+    assert refill.waited >= 1  # before it ended
