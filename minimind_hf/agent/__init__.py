@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Episodes of several turns: tools and environments, the calls of a turn, and the ids that answer it.
 
-It imports `rollout.session`, `data` and `forward.introspection`, and knows no trainer and no engine. How a function
-becomes a tool belongs in `tools`, what it returns in `results`, how a turn is read in `calls`, what stands between two
-turns in `turns`, and what a kind of environment offers in `environments`; `episodes` plays one of them.
+It imports `data`, `import_paths` and `event_loop`, and knows no trainer and no engine. How a function becomes a tool
+belongs in `tools`, how its value becomes text in `results`, where the text is cut in `episodes` and `data.untrusted`,
+how a turn is read in `calls`, what stands between two turns in `turns`, and what a kind of environment offers in
+`environments`; `episodes` plays one of them.
 """
 
 from .agent import Agent

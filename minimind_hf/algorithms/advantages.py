@@ -88,7 +88,7 @@ def group_advantages(rewards: Tensor, num_generations: int, scale_rewards: str =
     grouped = rewards.view(-1, num_generations)
     kept = ~grouped.isnan()
     count = kept.sum(dim=1, keepdim=True)
-    unit = _unit_of(grouped, kept, dim=1 if scale_rewards == "group" else None)
+    unit = _unit_of(grouped, kept, dim=1 if scale_rewards == "group" else None)  # so that no square overflows
     in_units = fill_masked(grouped, kept) / unit
     mean = in_units.sum(dim=1, keepdim=True) / count.clamp(min=1)
     centred = fill_masked(in_units - mean, kept)

@@ -54,7 +54,7 @@ def policy_loss(inputs: LossInputs, settings: LossSettings | None = None) -> tup
         per_token = fill_masked(per_token, kept)
     if inputs.policy_mask is not None:
         per_token = fill_masked(per_token, inputs.policy_mask)
-    if not objective.takes_token_weights:
+    if not objective.takes_token_weights:  # otherwise they are already in its loss
         per_token = weigh_tokens(per_token, inputs)
     if settings.beta:
         kl = k3(inputs.logps, inputs.ref_logps)

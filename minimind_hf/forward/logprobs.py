@@ -203,7 +203,7 @@ def shared_prompt_scores(
     if "output_router_logits" in forward_arguments(model):
         inputs["output_router_logits"] = with_aux_loss
     if with_aux_loss:
-        inputs["router_token_weights"] = packed.token_weights
+        inputs["router_token_weights"] = packed.multiplicity
     with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient, packed.kept):
         outputs = model(**inputs)
     logps, entropy = outputs.logits[0].unbind(dim=1)

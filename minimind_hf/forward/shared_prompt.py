@@ -59,7 +59,7 @@ class PackedBatch:
 
     Args:
         input_ids (`Tensor` of shape `(1, T)`), position_ids (`Tensor` of shape `(1, T)`): The row of tokens.
-        token_weights (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
+        multiplicity (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
         groups (`list[Group]`): The positions of prompts and completions.
         predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each scored token.
         targets (`Tensor` of shape `(K,)`): The scored tokens.
@@ -70,7 +70,7 @@ class PackedBatch:
 
     input_ids: Tensor
     position_ids: Tensor
-    token_weights: Tensor
+    multiplicity: Tensor
     groups: list[Group]
     predictors: Tensor
     targets: Tensor
@@ -107,16 +107,16 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
         prompt_end, lengths = len(ids), []
         for row in rows:
             completion, start, places = batch.completion_ids[row], len(ids), batch.scored_places(row)
-            # The token before the last scored one is the last that is needed.
-            kept = len(completion) if keep_last_tokens else places[-1] if places else 0
-            ids += completion[:kept]
-            positions += range(len(prompt), len(prompt) + kept)
-            weights += [1] * kept
+            last_predictor = places[-1] if places else 0  # the token before the last scored one
+            needed = len(completion) if keep_last_tokens else last_predictor
+            ids += completion[:needed]
+            positions += range(len(prompt), len(prompt) + needed)
+            weights += [1] * needed
             predictors += [start + place - 1 if place else prompt_end - 1 for place in places]
             targets += [completion[place] for place in places]
             slots += [row * width + place for place in places]
-            if kept:
-                lengths.append(kept)
+            if needed:
+                lengths.append(needed)
         groups.append(_group(len(prompt), lengths, batch.device))
     ids, positions, weights, predictors, targets, slots = (
         torch.tensor(values, dtype=torch.long).to(batch.device)
@@ -125,7 +125,7 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
     return PackedBatch(
         input_ids=ids[None],
         position_ids=positions[None],
-        token_weights=weights[None],
+        multiplicity=weights[None],
         groups=groups,
         predictors=predictors,
         targets=targets,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From completions to rewards: rules, verifiable rewards, reward models, and the scorer that calls any mix of them.
 
-It imports `tasks`, `paths` and libraries, and knows no trainer. A new built-in reward is a function in `rules` or
-`verifiable` and a row in their tables; what a user may pass as a reward belongs in `resolve`, which columns a reward
-needs in `columns`, how functions are called and their answers checked in `scorer`.
+It imports `tasks`, `paths`, `environment`, `event_loop`, `forward.introspection` and libraries, and knows no trainer.
+A new built-in reward is a function in `rules` or `verifiable` and a row in their tables; what a user may pass as a
+reward belongs in `resolve`, which columns a reward needs in `columns`, how functions are called and their answers
+checked in `scorer`.
 """
 
 from .builtin import BUILT_IN_REWARDS

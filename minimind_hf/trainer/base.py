@@ -3,9 +3,10 @@
 
     prompts -> 1 rollout -> 2 score -> 3 advantages -> 4 update -> next prompts
 
-[`RLTrainer.collect`] runs these steps for one rollout; an algorithm fills in steps 3 and 4. The Trainer calls
-`get_batch_samples` for the micro-batches of each optimizer step. It takes them from a buffer, makes a new rollout if
-the buffer is empty, and computes the denominator of the loss over all processes.
+[`RLTrainer.collect`] runs steps 1 to 3 for one rollout and cuts it into micro-batches; `training_step` is step 4. An
+algorithm fills in steps 3 and 4. The Trainer calls `get_batch_samples` for the micro-batches of each optimizer step.
+It takes them from a buffer, makes a new rollout if the buffer is empty, and computes the denominator of the loss over
+all processes.
 
 Checkpoints and resuming are in `checkpoints/`, evaluation is in `evaluating.py`, output for people in `logs/`, and the
 checks between gradients and update in `step_guard.py`.
@@ -71,7 +72,10 @@ class RLTrainer(EvaluatingTrainer):
     # The four steps
 
     def collect(self, numbers: Sequence[int]) -> list[MicroBatch]:
-        """Makes a rollout for these prompts of the train dataset, and returns the micro-batches for the update."""
+        """Makes a rollout for these rows of the train dataset, and returns the micro-batches for the update.
+
+        The hooks between the steps, `choose_prompts` and `resample`, do nothing unless a setting asks for them.
+        """
         numbers = self.choose_prompts(numbers)
         experience = self.new_experience(self.read_prompts(numbers))
         self.rollout(experience)
@@ -210,7 +214,7 @@ class RLTrainer(EvaluatingTrainer):
         try:
             for numbers in islice(epoch_iterator, num_batches):
                 self.restore_random_states()
-                if not self.buffer:
+                if not self.buffer:  # the sampler repeats the numbers of a rollout for each of its micro-batches
                     self.fill_buffer(numbers)
                 micro_batches.append(self.buffer.popleft())
         except ServerGoneError:

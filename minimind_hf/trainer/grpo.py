@@ -175,7 +175,7 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
     # Step 4
 
     def training_batches(self, experience: Experience) -> list[MicroBatch]:
-        return self.micro_batches(experience) * self.args.num_iterations
+        return self.micro_batches(experience) * self.args.num_iterations  # the same batches, several passes
 
     def parts(self, batch: MicroBatch) -> list[MicroBatch]:
         """Computes a few groups at a time in a single CPU process by default: it saves memory at no cost in time.
@@ -250,6 +250,7 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
     # The Trainer: checkpoints
 
     def _save_rng_state(self, output_dir: str) -> None:
+        """The Trainer's last hook while it writes a checkpoint, so everything of our own is saved here."""
         super()._save_rng_state(output_dir)
         if self._reference_sync is not None:
             self._reference_sync.save(output_dir, writes=self.args.should_save)

@@ -173,7 +173,7 @@ def test_every_prompt_is_computed_once_and_nothing_is_padded():
     # A prompt token stands for one token of each of its completions, so that weights add up to the padded layout's
     # tokens, less the last token of each completion.
     padded_tokens = sum(map(len, [*batch.prompt_ids, *batch.completion_ids])) - 8
-    assert packed.token_weights.sum() == padded_tokens
+    assert packed.multiplicity.sum() == padded_tokens
 
 
 def test_chunks_of_the_head_change_nothing(monkeypatch):
