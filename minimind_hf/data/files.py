@@ -2,8 +2,9 @@
 """Checks of data before it is read (it exists, its format is known, it has rows), and splits of what has no splits.
 
 The cells of a CSV are text, and only an empty one is missing: `007`, `0.50`, `true` and `NA` stay what they are. A
-column of nothing but integers is read as integers. The CSV reader takes a first row that is longer than the header for
-a row that begins with an index, and moves every value by one column. Such a row is refused here.
+column of nothing but integers is read as integers, unless it is one of texts, such as `prompt`. The CSV reader takes a
+first row that is longer than the header for a row that begins with an index, and moves every value by one column. Such
+a row is refused here.
 """
 
 import re
@@ -21,6 +22,7 @@ from .conversations import PromptError
 
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 TABLES = (".parquet", ".csv")
+_TEXTS = {"prompt", "text", "completion", "chosen", "rejected"}
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")  # that fits 64 bits, and is written as Python writes it
 
 
@@ -100,12 +102,12 @@ def read_csv(paths: Iterable[str | Path], **options: Any) -> datasets.Dataset:
     options |= {"dtype": str, "keep_default_na": False, "na_values": [""]}
     table = pd.concat([pd.read_csv(path, **options) for path in paths], ignore_index=True)
     columns = {str(name): table[name] for name in table.columns}
-    return datasets.Dataset.from_dict({name: _cells(values) for name, values in columns.items()})
+    return datasets.Dataset.from_dict({name: _cells(values, name in _TEXTS) for name, values in columns.items()})
 
 
-def _cells(column: pd.Series) -> list[str | None] | list[int | None]:
+def _cells(column: pd.Series, is_text: bool) -> list[str | None] | list[int | None]:
     cells = [cell if isinstance(cell, str) else None for cell in column]
-    if any(cells) and all(cell is None or _INTEGER.fullmatch(cell) for cell in cells):
+    if not is_text and any(cells) and all(cell is None or _INTEGER.fullmatch(cell) for cell in cells):
         return [None if cell is None else int(cell) for cell in cells]
     return cells
 

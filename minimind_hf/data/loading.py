@@ -92,12 +92,13 @@ def _ask(dataset: datasets.Dataset, question_column: str) -> datasets.Dataset:
         raise PromptError(
             f"question_column={question_column!r} is not a column of the data. Choose one of {dataset.column_names}."
         )
-    for index, question in enumerate(dataset[question_column]):
+    questions = [str(value) if type(value) is int else value for value in dataset[question_column]]
+    for index, question in enumerate(questions):
         if not isinstance(question, str) or not question:
             raise PromptError(
                 f"row {index}: {question_column!r} is {question!r}, expected a string. Correct or remove the row."
             )
-    prompts = [[{"role": "user", "content": question}] for question in dataset[question_column]]
+    prompts = [[{"role": "user", "content": question}] for question in questions]
     rest = dataset.remove_columns([c for c in (question_column, "prompt") if c in dataset.column_names])
     return rest.add_column("prompt", prompts) if rest.column_names else datasets.Dataset.from_dict({"prompt": prompts})
 

@@ -46,24 +46,26 @@ with warnings.catch_warnings():  # that registering is experimental
 
 
 def feature_of(values: Sequence[Any]) -> Any:
-    """The feature of a column read from JSON: Arrow's, unless it would change objects or make integers fractions.
+    """The feature of a column read from JSON: Arrow's, unless it would change objects or make integers fractions, in
+    lists too.
 
     Raises:
         pa.ArrowException: If the values hold no objects and are not of one type.
     """
     if {int, float} <= {type(value) for value in values} <= {int, float, type(None)}:
         return Written()
-    if any(map(_holds_objects, values)):
-        try:
-            array = pa.array(values)
-        except pa.ArrowException:
+    try:
+        array = pa.array(values)
+    except pa.ArrowException:
+        if any(map(_holds_objects, values)):
             return Written()
-        if any(
-            _text(without_nulls(stored)) != _text(own) for stored, own in zip(array.to_pylist(), values, strict=True)
-        ):
-            return Written()
-        return generate_from_arrow_type(array.type)
-    return generate_from_arrow_type(pa.array(values).type)
+        raise
+    is_nested = any(isinstance(value, (Mapping, list)) for value in values)
+    if is_nested and any(
+        _text(without_nulls(stored)) != _text(own) for stored, own in zip(array.to_pylist(), values, strict=True)
+    ):
+        return Written()
+    return generate_from_arrow_type(array.type)
 
 
 def shared_field_columns(rows: Any) -> frozenset[str]:

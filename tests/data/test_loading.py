@@ -100,6 +100,19 @@ def test_integers_beside_fractions_stay_integers(tmp_path):
         assert signals[:2, 0].tolist() == [1.0, 1.0] and signals[2, 0].isnan()
 
 
+def test_integers_beside_fractions_in_lists_stay_integers(tmp_path):
+    for values in ([[1, 2], [0.5], None], [[[3], [4.0]], [[5]]], [[1, 0.5], []]):
+        source = write_lines(tmp_path / "p.jsonl", *({"prompt": "a", "answers": value} for value in values))
+        assert [repr(row["answers"]) for row in load_prompts(source)] == list(map(repr, values))
+
+
+def test_prompts_of_a_csv_are_text_even_if_all_are_integers(tmp_path):
+    (tmp_path / "p.csv").write_text("prompt,question,answer\n12,7,3\n13,8,4\n")
+    assert load_prompts(str(tmp_path / "p.csv"))[:] == {"prompt": ["12", "13"], "question": [7, 8], "answer": [3, 4]}
+    asked = load_prompts(str(tmp_path / "p.csv"), question_column="question")
+    assert [row["prompt"][0]["content"] for row in asked] == ["7", "8"]
+
+
 OBJECTS = [
     {"type": "object", "properties": {"a": {"type": "integer", "default": 0.3}}},
     {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1},
