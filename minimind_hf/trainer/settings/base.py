@@ -13,19 +13,15 @@ from typing import Annotated, Any
 from transformers import TrainingArguments
 
 from ...algorithms import LOSS_AGGREGATIONS, ROLLOUT_CORRECTIONS
-from ...bounds import Bounds, Count, NotNegative, Positive, Share
+from ...bounds import Bounds, Count, NotNegative, Share
 from ...environment import only_cpu
 from ...forward.layouts import LAYOUTS
-from ...rollout import WEIGHT_SYNCS
-from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
-from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
 from .agents import AgentSettings
 from .checks import check_intervals, check_json, check_output_dir, check_values
-from .engines import ReplaceDefault, check_engine_settings
+from .engines import EngineSettings, check_engine_settings
 from .given import noting_given
 from .secrets import without_secrets
 
-ROLLOUT_ENGINES = ("torch", "sglang")
 OVERLONG_PROMPTS = ("truncate", "drop")
 
 
@@ -33,9 +29,6 @@ def _field(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-_Engine = Annotated[
-    str, Bounds(choices=ROLLOUT_ENGINES, remedy="Pass a custom engine to the trainer: rollout_engine=MyEngine().")
-]
 _Temperature = Annotated[
     float, Bounds(above=0, remedy="Logits are divided by it; for nearly greedy rollouts use 0.1.")
 ]
@@ -58,7 +51,7 @@ class Algorithm:
 
 
 @dataclass
-class RLConfig(AgentSettings, TrainingArguments):
+class RLConfig(AgentSettings, EngineSettings, TrainingArguments):
     """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
 
     # Settings whose value may follow from others
@@ -125,46 +118,8 @@ class RLConfig(AgentSettings, TrainingArguments):
     steps_per_generation: Count | None = _field(
         None, "Micro-batches that one rollout fills. Unset: gradient_accumulation_steps."
     )
-    rollout_engine: _Engine = _field(
-        "torch", "What draws the completions: 'torch' decodes in this process, 'sglang' asks servers that you run."
-    )
-    max_batch_rows: Count = _field(256, "Completions that the torch engine decodes at a time.")
-    rollout_dtype: Annotated[str | None, Bounds(choices=tuple(ROLLOUT_DTYPES))] = _field(
-        None,
-        "'float32' or 'bfloat16' for the torch engine to decode in; the ratio absorbs the difference. Unset: bfloat16 "
-        "with bf16=True, otherwise the model's own.",
-    )
-    torch_engine_path: Annotated[str, Bounds(choices=TORCH_ENGINE_PATHS)] = _field(
-        "auto",
-        "'auto' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, others by their own forward; "
-        "'general' always the latter, 'fast' always the former (an error where it does not fit). 'graph' replays "
-        "the model's own forward as CUDA graphs; it was never run on a GPU.",
-    )
 
-    # Rollout servers
-    sglang_base_url: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "The SGLang servers, such as http://localhost:30000; each gets a share of the prompts. Keys come "
-            "from the environment: SGLANG_API_KEY, SGLANG_ADMIN_API_KEY.",
-            "action": ReplaceDefault,  # the flag may be repeated
-        },
-    )
-    server_timeout: Positive = _field(
-        300.0,
-        "Seconds to wait for a server that fails or does not answer, before a checkpoint is saved and the run ends.",
-    )
-    rollout_weight_sync: Annotated[str, Bounds(choices=WEIGHT_SYNCS)] = _field(
-        "disk", "How servers get weights: by a folder they can see ('disk'), or broadcast to them ('distributed')."
-    )
-    rollout_sync_dir: str | None = _field(
-        None,
-        "Folder of 'disk', for this run alone, which servers see under the same path; /dev/shm/NAME spares the disk. "
-        "Unset: OUTPUT_DIR/_rollout_weights.",
-    )
-    sync_every: Count = _field(
-        1, "Rollouts from one set of weights. Above 1, servers are sent weights less often and sample from older ones."
-    )
+    # Where the engine is not quite the trainer
     rollout_correction: Annotated[str, Bounds(choices=ROLLOUT_CORRECTIONS)] = _field(
         "none",
         "For engines that sample from another distribution: 'truncate' weighs each token by trainer / engine, at most "

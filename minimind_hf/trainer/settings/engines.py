@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings belong to which rollout engine: one that the engine in use would ignore is refused, not ignored."""
+"""Settings of the rollout engines. One that the engine in use would ignore is refused, not ignored."""
 
 import argparse
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from ...bounds import Bounds, Count, Positive
+from ...rollout import WEIGHT_SYNCS
+from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
+from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
+
+ROLLOUT_ENGINES = ("torch", "sglang")
 
 ENGINE_SETTINGS = {
     "torch": ("max_batch_rows", "rollout_dtype", "torch_engine_path"),
@@ -22,6 +30,61 @@ class ReplaceDefault(argparse.Action):
         found = getattr(namespace, self.dest)
         earlier = [] if found is self.default else found
         setattr(namespace, self.dest, [*earlier, *values])
+
+
+def _field(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+_Engine = Annotated[
+    str, Bounds(choices=ROLLOUT_ENGINES, remedy="Pass a custom engine to the trainer: rollout_engine=MyEngine().")
+]
+
+
+@dataclass
+class EngineSettings:
+    """What rollout engines add to the settings of a trainer. See each field's help."""
+
+    rollout_engine: _Engine = _field(
+        "torch", "What draws the completions: 'torch' decodes in this process, 'sglang' asks servers that you run."
+    )
+    max_batch_rows: Count = _field(256, "Completions that the torch engine decodes at a time.")
+    rollout_dtype: Annotated[str | None, Bounds(choices=tuple(ROLLOUT_DTYPES))] = _field(
+        None,
+        "'float32' or 'bfloat16' for the torch engine to decode in; the ratio absorbs the difference. Unset: bfloat16 "
+        "with bf16=True, otherwise the model's own.",
+    )
+    torch_engine_path: Annotated[str, Bounds(choices=TORCH_ENGINE_PATHS)] = _field(
+        "auto",
+        "'auto' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, others by their own forward; "
+        "'general' always the latter, 'fast' always the former (an error where it does not fit). 'graph' replays "
+        "the model's own forward as CUDA graphs; it was never run on a GPU.",
+    )
+
+    # Rollout servers
+    sglang_base_url: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "The SGLang servers, such as http://localhost:30000; each gets a share of the prompts. Keys come "
+            "from the environment: SGLANG_API_KEY, SGLANG_ADMIN_API_KEY.",
+            "action": ReplaceDefault,  # the flag may be repeated
+        },
+    )
+    server_timeout: Positive = _field(
+        300.0,
+        "Seconds to wait for a server that fails or does not answer, before a checkpoint is saved and the run ends.",
+    )
+    rollout_weight_sync: Annotated[str, Bounds(choices=WEIGHT_SYNCS)] = _field(
+        "disk", "How servers get weights: by a folder they can see ('disk'), or broadcast to them ('distributed')."
+    )
+    rollout_sync_dir: str | None = _field(
+        None,
+        "Folder of 'disk', for this run alone, which servers see under the same path; /dev/shm/NAME spares the disk. "
+        "Unset: OUTPUT_DIR/_rollout_weights.",
+    )
+    sync_every: Count = _field(
+        1, "Rollouts from one set of weights. Above 1, servers are sent weights less often and sample from older ones."
+    )
 
 
 def check_engine_settings(args: Any) -> None:
