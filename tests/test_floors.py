@@ -33,6 +33,7 @@ FLOORS = (
     ("trainer.experience",),
     ("trainer.checkpoints",),
     ("trainer.logs",),
+    ("trainer.proving",),
     ("trainer.step_guard", "trainer.steps"),
     ("trainer.evaluating", "trainer.trl_attributes", "trainer.choosing"),
     ("trainer.base",),

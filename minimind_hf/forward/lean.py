@@ -12,7 +12,8 @@ reads it five times and keeps one tensor.
 The results equal those of the modules' own forwards up to rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,6 +48,29 @@ class _Forward:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.compute(self.module, x)
+
+
+@contextmanager
+def plain_forwards(model: nn.Module) -> Iterator[None]:
+    """Within it, modules compute by their own forwards."""
+    replaced = restore_forwards(model)
+    try:
+        yield
+    finally:
+        for module, forward in replaced:
+            module.forward = forward
+
+
+def restore_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    """Undoes [`replace_forwards`], and returns the modules with the forwards that they had."""
+    replaced = [(module, vars(module)["forward"]) for module in model.modules() if _is_replaced(module)]
+    for module, _ in replaced:
+        del module.forward
+    return replaced
+
+
+def _is_replaced(module: nn.Module) -> bool:
+    return isinstance(vars(module).get("forward"), _Forward)
 
 
 # Linear layers

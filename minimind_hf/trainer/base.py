@@ -47,6 +47,7 @@ from .experience.inputs import (
 )
 from .experience.micro_batch import MicroBatch
 from .experience.prompts import make_eval_prompts, make_prompts, with_rows
+from .experience.proving import ForwardProof
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
 from .logs.health import HealthCallback, stop_for_engine
@@ -79,6 +80,7 @@ class RLTrainer(EvaluatingTrainer):
         numbers = self.choose_prompts(numbers)
         experience = self.new_experience(self.read_prompts(numbers))
         self.rollout(experience)
+        self.prove(experience)
         self.score(experience)
         experience = self.resample(experience, numbers)
         self.add_advantages(experience)
@@ -159,6 +161,7 @@ class RLTrainer(EvaluatingTrainer):
         check_mode(self.accelerator)
         check_each_node(args, self.accelerator)
         self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
+        self._forward_proof = ForwardProof(args.verify_fast_paths, self.accelerator.device)
         if self.reference is not None:
             self.reference.prepare(self.accelerator)
         self.scorer.to(self.accelerator.device)

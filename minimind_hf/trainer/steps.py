@@ -23,7 +23,6 @@ from ..rewards import RewardScorer
 from ..rewards.judging import begin_judging, readable_completions
 from ..rewards.signals import Signals
 from ..rollout.agreement import failing_together, gather
-from .checkpoints.checkpointing import CheckpointingTrainer
 from .experience.agents import all_weights
 from .experience.audit import check_episodes, tolerance
 from .experience.experience import Experience, split_experience
@@ -36,10 +35,11 @@ from .experience.scoring import check_totals, total_by_turn
 from .logs.reward_notes import RewardNotes
 from .metrics import Metrics
 from .models.reference import Reference
+from .proving import ProvingTrainer
 from .settings.base import RLConfig
 
 
-class FourSteps(CheckpointingTrainer):
+class FourSteps(ProvingTrainer):
     """The steps of an algorithm; [`RLTrainer`] sets up the attributes and runs the loop.
 
     Attributes:

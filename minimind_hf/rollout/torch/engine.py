@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The in-process engine: any causal LM of transformers, decoded with the trainer's own weights.
 
-Known models (see `fast_support`) are decoded on packed copies of their weights with as few operations as possible, all
-others with their own forward and cache. In both cases a prompt is computed once for its whole group, rows leave the
+On a CPU known models (see `fast_support`) are decoded on packed copies of their weights with as few operations as
+possible; on CUDA the steps of a model's own forward are captured as graphs (see `static_decoder`). All others are
+decoded with their own forward and cache. In all cases a prompt is computed once for its whole group, rows leave the
 batch when they end, and log-probabilities are taken while sampling. Sampling has its own generator, so rollouts
 neither depend on nor change the global random state.
+
+A fast path is taken on another device than a CPU only after this run has compared it with the model's own forward
+there (see `proof`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -17,6 +22,7 @@ from torch import nn
 from transformers.utils import logging
 
 from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
+from ...forward.proof import MODES, Finding
 from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..observers import Observers
 from ..refill import Refill
@@ -26,6 +32,7 @@ from .caches import is_recurrent, why_not_parked
 from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
 from .fast_weights import pack
+from .proof import ROWS_EACH, TOKENS, Proofs, compare_decoders, few_prompts
 from .recurrent_decoder import RecurrentDecoder
 from .scheduler import Decoder, Scheduler
 from .sessions import SessionScheduler, groups_of
@@ -35,6 +42,7 @@ logger = logging.get_logger(__name__)
 
 PATHS = ("auto", "fast", "general", "graph")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+REDUCED = (torch.bfloat16, torch.float16)
 _FAULTS_OF_MODELS = (
     ArithmeticError,
     AssertionError,
@@ -58,25 +66,38 @@ class TorchEngine(RolloutEngine):
         max_batch_rows (`int`): Completions decoded at a time. The fast path replaces one that ends with the next; the
             general path starts the next groups when all have ended.
         dtype (`str`, *optional*): Decode in `"float32"` or `"bfloat16"`. Unset: the dtype of the model.
-        path (`str`): `"auto"` takes the fast path on a CPU for known models, `"general"` never, `"fast"` always (an
-            error for other models). `"graph"` is the general path with steps of constant shape, captured as CUDA
-            graphs on a GPU. On other devices than a CPU `"fast"` and `"graph"` are unverified.
+        path (`str`): `"fast"` decodes known models on packed weights (an error for others). `"graph"` is the model's
+            own forward with steps of constant shape, captured as CUDA graphs on a GPU; `"general"` the same without.
+            `"auto"` is `"fast"` on a CPU and `"graph"` on CUDA where they apply, otherwise `"general"`.
+        verify_fast_paths (`str`): `"first"` compares a fast path with the model's own forward before it is first taken
+            on another device than a CPU, and does not take it if they differ; `"always"` compares before every
+            rollout, on CPUs too; `"off"` takes it without.
     """
 
     weights_are_shared = True
 
-    def __init__(self, max_batch_rows: int = 256, dtype: str | None = None, path: str = "auto"):
+    def __init__(
+        self,
+        max_batch_rows: int = 256,
+        dtype: str | None = None,
+        path: str = "auto",
+        verify_fast_paths: str = "first",
+    ):
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows must be at least 1, got {max_batch_rows}.")
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(f"dtype must be None or one of {', '.join(DTYPES)}, got {dtype!r}.")
         if path not in PATHS:
             raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}.")
+        if verify_fast_paths not in MODES:
+            raise ValueError(f"verify_fast_paths must be one of {', '.join(MODES)}, got {verify_fast_paths!r}.")
         self.max_batch_rows = max_batch_rows
         self.dtype = DTYPES[dtype] if dtype else None
         self.path = path
         self.model: nn.Module | None = None
         self.weights_version = 0
+        self.proofs = Proofs(verify_fast_paths)
+        self._is_trying = False
         self._playable: WeakSet[nn.Module] = WeakSet()  # models that passed check_sessions
 
     def sync_weights(self, model: nn.Module, version: int) -> None:
@@ -102,7 +123,8 @@ class TorchEngine(RolloutEngine):
         Raises:
             ValueError: With the model's class and the reason.
         """
-        if self._why_not_fast(model) is None:
+        takes_packed = self.path == "fast" or (self.path == "auto" and next(model.parameters()).device.type == "cpu")
+        if takes_packed and why_not_fast(model) is None:
             return
         if reason := why_not_parked(model):
             raise ValueError(
@@ -117,6 +139,7 @@ class TorchEngine(RolloutEngine):
     def _try(self, model: nn.Module, doing: str, work: Callable[[], object]) -> None:
         """Does something short with a model before it is synced."""
         synced = self.model
+        self._is_trying = True
         self.sync_weights(model, self.weights_version)
         try:
             work()
@@ -127,7 +150,7 @@ class TorchEngine(RolloutEngine):
                 "`rollout_engine`, or train another model."
             ) from error
         finally:
-            self.model = synced
+            self.model, self._is_trying = synced, False
 
     def generate(
         self,
@@ -185,14 +208,12 @@ class TorchEngine(RolloutEngine):
             raise RuntimeError("TorchEngine has no weights yet: call sync_weights(model, version) first.")
         if len(prompt_ids) == 0:
             return []
-        is_fast = self._takes_fast_path()
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode() if is_fast else torch.no_grad():
-                decoder = (
-                    self._fast_decoder(prompt_ids, sampling, **sizes) if is_fast else self._general_decoder(sampling)
-                )
+            path = self._proved_path(prompt_ids, sampling)
+            with torch.inference_mode() if path == "fast" else torch.no_grad():
+                decoder = self._decoder(path, prompt_ids, sampling, **sizes)
                 return make_scheduler(
                     decoder,
                     max_batch_rows=self.max_batch_rows,
@@ -202,52 +223,93 @@ class TorchEngine(RolloutEngine):
         finally:
             self.model.train(was_training)
 
-    def _takes_fast_path(self) -> bool:
-        reason = self._why_not_fast(self.model)
-        if reason and self.path == "fast":
-            raise ValueError(f"path='fast' does not work for this model: {reason}. Use path='auto'.")
-        if reason and self.path == "auto":
-            logger.info_once(f"Rollouts use the model's own forward, token by token: {reason}.")
-        return reason is None
+    def _proved_path(self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams) -> str:
+        """The path to take: the chosen one, if it equals the model's own forward on this device."""
+        path = self._path(sampling.max_completion_length)
+        if path == "general" or self._is_trying:
+            return path
+        compare = partial(self._compare, path, prompt_ids, sampling)
+        return path if self.proofs.holds(path, self.model, self._device(), compare) else "general"
 
-    def _why_not_fast(self, model: nn.Module) -> str | None:
-        """Why this model is decoded with its own forward."""
-        if self.path in ("general", "graph"):
-            return f"path={self.path!r} was asked for"
-        device = next(model.parameters()).device
-        reason = why_not_fast(model)
-        if reason is None and self.path == "auto" and device.type != "cpu":
-            return f"it is on {device.type}, where the fast path is unverified"
-        return reason
-
-    def _fast_decoder(
-        self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams, max_rows: int, max_groups: int
-    ) -> Decoder:
-        return FastDecoder(
-            pack(self.model, self.dtype),
-            max_rows=max_rows,
-            max_groups=max_groups,
-            max_prompt_length=max(map(len, prompt_ids)),
-            max_completion_length=sampling.max_completion_length,
+    @torch.no_grad()
+    def _compare(self, path: str, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams) -> Finding:
+        prompts = few_prompts(prompt_ids)
+        sizes = {"max_rows": ROWS_EACH * len(prompts), "max_groups": len(prompts)}
+        few = replace(sampling, max_completion_length=min(sampling.max_completion_length, TOKENS))
+        own = next(self.model.parameters()).dtype
+        reduced = next((dtype for dtype in (own, self.dtype) if dtype in REDUCED), None)
+        return compare_decoders(
+            fast=lambda: self._decoder(path, prompts, few, **sizes),
+            plain=lambda: CacheDecoder(self.model, None if self.dtype in (own, torch.float32) else self.dtype),
+            prompts=prompts,
+            sampling=few,
+            dtype=torch.bfloat16 if self._is_under_autocast() else reduced or own,
         )
 
-    def _general_decoder(self, sampling: SamplingParams) -> Decoder:
+    def _path(self, max_length: int) -> str:
+        """The path that was asked for or is best on the device.
+
+        Raises:
+            ValueError: If the model does not take the one that was asked for.
+        """
+        if self.path == "general" or (self.path == "auto" and self._is_trying):
+            return "general"
+        if self.path == "auto":
+            path = {"cpu": "fast", "cuda": "graph"}.get(self._device().type)
+            if path is None:
+                return "general"
+        else:
+            path = self.path
+        reason = why_not_fast(self.model) if path == "fast" else why_not_static(self.model, max_length)
+        if reason is None:
+            return path
+        if self.path != "auto":
+            raise ValueError(f"path={path!r} does not work for this model: {reason}. Use path='auto'.")
+        logger.info_once(f"Rollouts use the model's own forward, token by token: {reason}.")
+        return "general"
+
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _decoder(
+        self,
+        path: str,
+        prompt_ids: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+        max_rows: int,
+        max_groups: int,
+    ) -> Decoder:
+        if path == "fast":
+            return FastDecoder(
+                pack(self.model, self.dtype),
+                max_rows=max_rows,
+                max_groups=max_groups,
+                max_prompt_length=max(map(len, prompt_ids)),
+                max_completion_length=sampling.max_completion_length,
+            )
+        dtype = self._autocast_dtype()
+        if path == "graph":
+            captures = self._device().type == "cuda"
+            return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)
+        return (RecurrentDecoder if is_recurrent(self.model) else CacheDecoder)(self.model, dtype)
+
+    def _is_under_autocast(self) -> bool:
+        return hasattr(self.model, "_original_forward")  # accelerate's mixed precision wraps the model's forward
+
+    def _autocast_dtype(self) -> torch.dtype | None:
+        """The dtype in which a model's own forward has to be told to compute.
+
+        Raises:
+            ValueError: If it cannot compute in the dtype of the rollouts.
+        """
         own = next(self.model.parameters()).dtype
-        # accelerate's mixed precision wraps the model's forward.
-        autocast = hasattr(self.model, "_original_forward")
-        if self.dtype == torch.float32 and (own != torch.float32 or autocast):
-            computes_in = "under autocast" if autocast else f"in {own}"
+        if self.dtype == torch.float32 and (own != torch.float32 or self._is_under_autocast()):
+            computes_in = "under autocast" if self._is_under_autocast() else f"in {own}"
             raise ValueError(
                 f"The rollout dtype is float32, but the model computes {computes_in}. This needs the fast path, which "
                 "this model does not take. Leave the rollout dtype unset."
             )
-        dtype = None if self.dtype in (None, own) else self.dtype
-        if self.path != "graph":
-            return (RecurrentDecoder if is_recurrent(self.model) else CacheDecoder)(self.model, dtype)
-        if reason := why_not_static(self.model, sampling.max_completion_length):
-            raise ValueError(f"path='graph' does not work for this model: {reason}. Use path='auto'.")
-        captures = next(self.model.parameters()).device.type == "cuda"
-        return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)
+        return None if self.dtype in (None, own) else self.dtype
 
 
 @dataclass

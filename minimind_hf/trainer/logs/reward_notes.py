@@ -64,7 +64,7 @@ reward reward_std reward_min reward_max frac_reward_zero_std advantages/mean adv
 completions/mean_length completions/min_length completions/max_length completions/clipped_ratio completions/repetition
 completions/thinking_closed entropy
 prompts/drawn prompts/without_variance prompts/filled prompts/reward prompts/skipped prompts/solved prompts/hopeless
-sampling/audit seconds/audit
+sampling/audit seconds/audit seconds/proof
 episodes/turns episodes/reached_max_turns episodes/cut_observations episodes/observation_share
 tools/call_frequency tools/failure_frequency tools/seconds
 rewards/turn_1 rewards/turn_2 rewards/turn_3 rewards/turn_4 rewards/turn_5 rewards/turn_6 rewards/turn_7 rewards/turn_8

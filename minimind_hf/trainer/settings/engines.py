@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ...bounds import Bounds, Count, Positive
+from ...forward.proof import MODES
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
@@ -56,9 +57,15 @@ class EngineSettings:
     )
     torch_engine_path: Annotated[str, Bounds(choices=TORCH_ENGINE_PATHS)] = _field(
         "auto",
-        "'auto' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, others by their own forward; "
-        "'general' always the latter, 'fast' always the former (an error where it does not fit). 'graph' replays "
-        "the model's own forward as CUDA graphs; it was never run on a GPU.",
+        "'fast' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, 'graph' replays the model's own "
+        "forward as CUDA graphs (an error where they do not fit), 'general' calls it token by token. 'auto': 'fast' "
+        "on a CPU and 'graph' on CUDA where they fit, otherwise 'general'.",
+    )
+    verify_fast_paths: Annotated[str, Bounds(choices=MODES)] = _field(
+        "first",
+        "Compare fast paths of rollout and update with the plain ones on the run's own tokens, and take the plain "
+        "ones if they differ: 'first' at the first rollout on another device than a CPU, 'always' at every rollout "
+        "and on CPUs, 'off' never.",
     )
 
     # Rollout servers
