@@ -22,6 +22,7 @@ from transformers import TrainingArguments
 from minimind_hf import GRPOConfig
 from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
 from minimind_hf.health.rules import RULES, Rule
+from minimind_hf.trainer.settings import minimind_flags
 from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields, what_instead
 
 FOLDER = Path(__file__).parent
@@ -194,9 +195,19 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def minimind_table(rows: Iterable[minimind_flags.Row], script: str = "MiniMind") -> str:
+    """A table of MiniMind's flags, from what the recipes answer to them."""
+    return _table((script, "here", "what differs"), rows)
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "algorithms.md": {"losses": losses, "estimators": estimators},
     "models.md": {"architectures": architectures},
+    "migrate-from-minimind.md": {
+        "minimind-rl": lambda: minimind_table(minimind_flags.RL),
+        "minimind-agent": lambda: minimind_table(minimind_flags.AGENT, "train_agent.py"),
+        "minimind-before-rl": lambda: minimind_table(minimind_flags.BEFORE_RL),
+    },
     "migrate-from-trl.md": {"trl-fields": trl_table},
     "troubleshooting.md": {"health-rules": health_rules},
 }

@@ -5,7 +5,10 @@ A folder of adapters, as saved by peft, stands for its base with these adapters.
 """
 
 import json
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +201,21 @@ def check_nothing_missing(
             "would start at random values. The folder is incomplete, or its weights are named for another class: save "
             "or download the model again."
         )
+
+
+@contextmanager
+def without_load_report() -> Iterator[None]:
+    """Leaves out transformers' table of tensors that a file lacks, where a model gets a new head on purpose.
+
+    Whoever uses this looks at the tensors that are missing itself.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    log = logging.getLogger("transformers.modeling_utils")
+    log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_other)

@@ -45,6 +45,7 @@ from common import (
 )
 from flags import separate_config, split_config
 from minimind_tools import JudgeWithoutCalls
+from running import run
 from trl import ModelConfig
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name, algorithm = chosen(arguments)
     embedded, (config_class, trainer_class) = TASKS[name](), ALGORITHMS[algorithm]
     defaults = {**embedded.defaults[algorithm], **embedded.settings}
-    script, args, model = parse_arguments(config_class, defaults, arguments, AgentArguments)
+    script, args, model = parse_arguments(config_class, defaults, arguments, AgentArguments, __doc__, "agent")
     is_embedded = model.model_name_or_path is None and script.dataset_name is None
     task = prepare_embedded(embedded, script, args) if is_embedded else prepare_own(script, args, model)
     tools, environment = offered(script)
@@ -155,4 +156,4 @@ def prepare_own(script: AgentArguments, args: RLConfig, model: ModelConfig) -> T
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -5,22 +5,30 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import datasets
 from common import model_init_kwargs
-from flags import check_kinds, explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, separate_config, split_config
 from guarded import guarded
+from quiet import moving, switch_bars_off
+from recipe_parser import RecipeParser
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
-from trl import ModelConfig, TrlParser, get_peft_config
+from trl import ModelConfig, get_peft_config
 
 from minimind_hf.data.loading import load_rows
 from minimind_hf.data.objects import own_fields, shared_field_columns
 from minimind_hf.data.tokenizers import turn_end
 from minimind_hf.environment import only_cpu
 from minimind_hf.forward.generation_settings import make_generation_config_savable
-from minimind_hf.paths import check_model_path, check_nothing_missing, check_tokenizer_files
+from minimind_hf.paths import (
+    check_model_path,
+    check_nothing_missing,
+    check_tokenizer_files,
+    without_load_report,
+)
 from minimind_hf.trainer.settings.checks import check_intervals, check_output_dir
 
 ROUTER_LOGITS = "output_router_logits"
@@ -62,6 +70,7 @@ class Recipe:
         config_class: Settings of the trainer.
         arguments (`Sequence[str]`, *optional*): Command line. Unset: that of the process.
         data_class: Arguments about the data.
+        doc (`str`, *optional*): The docstring of the recipe, for its help.
     """
 
     def __init__(
@@ -70,15 +79,16 @@ class Recipe:
         config_class: type[TrainingArguments],
         arguments: Sequence[str] | None = None,
         data_class: type[DataArguments] = DataArguments,
+        doc: str | None = None,
     ):
         self._name = name
         self._start = time.perf_counter()
-        parser = TrlParser((data_class, config_class, ModelConfig))
+        parser = RecipeParser(name, (data_class, config_class, ModelConfig), doc)
         given = separate_config(sys.argv[1:] if arguments is None else arguments)
-        check_kinds(given, data_class, config_class, ModelConfig)
         _avoid_deprecated_default(parser, given)
         parser.set_defaults_with_config(use_cpu=only_cpu())
-        self.data, self.args, self.model_config = parser.parse_args_and_config(given)
+        switch_bars_off()
+        self.data, self.args, self.model_config = parser.parse(given)
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one with --model_name_or_path FOLDER.")
         check_model_path(self.model_config.model_name_or_path)
@@ -104,8 +114,10 @@ class Recipe:
         options["trust_remote_code"] = self._trusts_code
         options.setdefault("dtype", "float32")
         name = self.model_config.model_name_or_path
-        model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
-        check_nothing_missing(name, model, info, new_head="num_labels" in kwargs)
+        new_head = "num_labels" in kwargs
+        with without_load_report() if new_head else nullcontext():
+            model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
+        check_nothing_missing(name, model, info, new_head=new_head)
         self._check_vocabulary(model)
         self._router_logits = getattr(model.config, ROUTER_LOGITS, None)
         make_generation_config_savable(model, self.tokenizer)
@@ -146,14 +158,17 @@ class Recipe:
             check (`Callable`): Checks a row, given with its place, before anything is encoded.
             encode (`Callable`): Turns a row and its number into the columns that the trainer takes.
         """
-        data = self._load_data(check, encode)
-        trainer = guarded(trainer_class)(
-            model=model,
-            args=self.args,
-            processing_class=self.tokenizer,
-            peft_config=get_peft_config(self.model_config),
-            **data,
-        )
+        is_first = self.args.process_index == 0
+        with moving(f"encoding {self.data.dataset_name}", is_first):
+            data = self._load_data(check, encode)
+        with moving("preparing the data for the trainer", is_first):
+            trainer = guarded(trainer_class)(
+                model=model,
+                args=self.args,
+                processing_class=self.tokenizer,
+                peft_config=get_peft_config(self.model_config),
+                **data,
+            )
         self._check_what_is_left(trainer, data)
         trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
         config = trainer.accelerator.unwrap_model(trainer.model).config
@@ -246,7 +261,7 @@ def _check_max_length(args: TrainingArguments) -> None:
         raise ValueError(f"--max_length is {limit}, and a row needs at least 1 token. Raise it, or leave it out.")
 
 
-def _avoid_deprecated_default(parser: TrlParser, given: Sequence[str]) -> None:
+def _avoid_deprecated_default(parser: RecipeParser, given: Sequence[str]) -> None:
     """Moves trl's default from a name that transformers warns about to the new name, unless either is given."""
     flags, config = split_config(given)
     if any("gradient_checkpointing" in name for name in (*flags, *config)):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the recipes: arguments, the task to train on, and the files left in the output folder at the end."""
 
+import quiet
+
 import minimind_hf  # noqa: F401 - before anything creates a tensor: see minimind_hf/environment.py
 
 # isort: split
@@ -9,17 +11,19 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import datasets
 import embedded_task
 from accelerate import PartialState
-from flags import check_kinds, explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, separate_config
+from recipe_parser import RecipeParser
 from transformers import Trainer
-from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
+from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
 from minimind_hf.atomic import whole_file
@@ -100,17 +104,28 @@ def parse_arguments(
     embedded_defaults: dict[str, Any],
     arguments: Sequence[str] | None = None,
     script_class: type[ScriptArguments] = ScriptArguments,
+    doc: str | None = None,
+    recipe: str = "",
 ) -> tuple[ScriptArguments, RLConfig, ModelConfig]:
-    """Parses flags and the yaml file of `--config`; `embedded_defaults` are the defaults of the embedded task."""
+    """Parses flags and the yaml file of `--config`.
+
+    Args:
+        config_class (`type`): Settings of the trainer.
+        embedded_defaults (`dict[str, Any]`): Defaults of the embedded task.
+        arguments (`Sequence[str]`, *optional*): Command line. Unset: that of the process.
+        script_class (`type`): The recipe's own arguments.
+        doc (`str`, *optional*), recipe (`str`): See [`RecipeParser`].
+    """
     arguments = separate_config(sys.argv[1:] if arguments is None else arguments)
-    parser = TrlParser((script_class, config_class, ModelConfig))
-    check_kinds(arguments, script_class, config_class, ModelConfig)
-    given = _given_names(parser, arguments)
-    if not given & {"model_name_or_path", "dataset_name"}:
+    parser = RecipeParser(recipe, (script_class, config_class, ModelConfig), doc)
+    given = parser.given_names(arguments)
+    is_embedded = not given & {"model_name_or_path", "dataset_name"}
+    if is_embedded:
         if given & {"reward_funcs", "reward_model_name_or_path"}:  # the weights belong to the task's rewards
             embedded_defaults = {name: value for name, value in embedded_defaults.items() if name != "reward_weights"}
         parser.set_defaults_with_config(**embedded_defaults)
-    script, args, model = parser.parse_args_and_config(arguments)
+    quiet.switch_bars_off()
+    script, args, model = parser.parse(arguments, embedded_defaults if is_embedded else ())
     if isinstance(script.reward_funcs, str):  # a yaml file may name a single one without brackets
         script.reward_funcs = [script.reward_funcs]
     names = script.reward_funcs or []
@@ -118,14 +133,6 @@ def parse_arguments(
         raise ValueError(f"reward_funcs is {names!r}. Give names, for example: reward_funcs: [length, format].")
     prepare_resume(args)
     return script, args, model
-
-
-def _given_names(parser: TrlParser, arguments: list[str]) -> set[str]:
-    """Which of model, data and rewards the flags or the yaml file name."""
-    flags, settings = split_config(arguments)
-    namespace, _ = parser.parse_known_args(flags)
-    names = ("model_name_or_path", "dataset_name", "reward_funcs", "reward_model_name_or_path")
-    return {name for name in names if getattr(namespace, name) or settings.get(name)}
 
 
 def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig, environment: bool = False) -> Task:
@@ -289,9 +296,18 @@ def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, 
     result = {"algorithm": algorithm}
     if task.measure is not None:
         result |= _before_and_after(task, after)
+    result |= rewards_at_start_and_end(trainer.state.log_history)
     result |= {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
     print(_next_steps(trainer.args.output_dir, task.question), flush=True)
     print(json.dumps(result), flush=True)
+
+
+def rewards_at_start_and_end(log_history: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The mean reward of the first and of the last tenth of the logs that have one."""
+    rewards = [log["reward"] for log in log_history if "reward" in log]
+    count = max(len(rewards) // 10, 1)
+    ends = {"reward_start": rewards[:count], "reward_end": rewards[-count:]}
+    return {name: round(fmean(some), 4) if some else None for name, some in ends.items()}
 
 
 def _next_steps(folder: str, question: str | None) -> str:

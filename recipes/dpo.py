@@ -15,6 +15,7 @@ from typing import Any
 import datasets
 import torch
 from before_rl import Recipe
+from running import run
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.dpo_trainer import DataCollatorForPreference
@@ -68,7 +69,7 @@ class TurnsTrainer(DPOTrainer):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    recipe = Recipe("dpo", DPOConfig, arguments)
+    recipe = Recipe("dpo", DPOConfig, arguments, doc=__doc__)
     renderer = ConversationRenderer(recipe.tokenizer)
 
     def encode(row: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -78,4 +79,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

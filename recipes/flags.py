@@ -15,10 +15,13 @@ from transformers.trainer_utils import get_last_checkpoint
 from minimind_hf.data import PromptError
 
 CONFIG = "--config"
+RECIPES = Path(__file__).resolve().parent
 
 
 def separate_config(arguments: Sequence[str]) -> list[str]:
     """Returns the flags with `--config=FILE` spelled `--config FILE`, the only form that trl's parser knows.
+
+    A file that is not there may be one of those beside the recipes, by its name: `grpo_minimind.yaml`.
 
     Raises:
         ValueError: If it is given twice or without a file, or if the file does not exist or is not a mapping.
@@ -28,6 +31,11 @@ def separate_config(arguments: Sequence[str]) -> list[str]:
         flags += [CONFIG, flag.removeprefix(f"{CONFIG}=")] if flag.startswith(f"{CONFIG}=") else [flag]
     if flags.count(CONFIG) > 1:
         raise ValueError(f"{CONFIG} is given {flags.count(CONFIG)} times. Put all settings in one file.")
+    if CONFIG in flags[:-1]:
+        name = flags[flags.index(CONFIG) + 1]
+        beside = RECIPES / name.removeprefix("recipes/")
+        if not Path(name).exists() and beside.is_file():
+            flags[flags.index(CONFIG) + 1] = str(beside)
     split_config(flags)
     return flags
 

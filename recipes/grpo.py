@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from common import finish, make_trainer, parse_arguments, prepare_task, print_result
 from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
+from running import run
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 
@@ -50,7 +51,7 @@ EMBEDDED_DEFAULTS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
-    script, args, model = parse_arguments(GRPOConfig, EMBEDDED_DEFAULTS, arguments)
+    script, args, model = parse_arguments(GRPOConfig, EMBEDDED_DEFAULTS, arguments, doc=__doc__)
     task = prepare_task(script, args, model)
     trainer = make_trainer(GRPOTrainer, task, args, model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
@@ -60,4 +61,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,7 +2,7 @@
 """What the trainers of this package do around updates and checkpoints, for trl's trainers in the recipes before RL.
 
 An update that is not finite is not made; a checkpoint has checksums, which resuming verifies; the best checkpoint is
-found beside the resumed one; and a resume that leaves nothing to train says so.
+found beside the resumed one; a resume that leaves nothing to train says so; and the progress looks the same.
 """
 
 import os
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
 from minimind_hf.trainer.checkpoints.best import is_same_folder, restore_best
@@ -19,8 +19,20 @@ from minimind_hf.trainer.checkpoints.checksums import changed_files, write_check
 from minimind_hf.trainer.checkpoints.data_order import warn_if_nothing_is_left
 from minimind_hf.trainer.distributed.launcher import ending_with_launcher
 from minimind_hf.trainer.logs.health import what_remains
+from minimind_hf.trainer.logs.progress import RLProgressCallback
 from minimind_hf.trainer.models.weights import NotFiniteError
 from minimind_hf.trainer.step_guard import StepGuard
+
+SHOWN = {
+    "loss": "loss",
+    "rewards/accuracies": "accuracy",
+    "accuracy": "accuracy",
+    "rewards/margins": "margin",
+    "margin": "margin",
+    "mean_token_accuracy": "token accuracy",
+    "grad_norm": "grad norm",
+}
+"""What the progress line shows of sft, dpo and reward, by the names of trl's logs."""
 
 
 def guarded(trainer_class: type[Trainer]) -> type[Trainer]:
@@ -35,6 +47,10 @@ class _Guarded:
         super().__init__(*args, **kwargs)
         self._guard = StepGuard(self.accelerator, lambda: False, self._judge, judges_gradients=not self.args.fp16)
         self.add_callback(self._guard)
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(ProgressCallback)
+        if not self.args.disable_tqdm:
+            self.add_callback(RLProgressCallback(shown=SHOWN))
 
     def _judge(self, not_finite: str | None, k3: float) -> None:
         if not_finite is not None:

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from common import finish, make_trainer, parse_arguments, prepare_task, print_result
 from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
+from running import run
 from transformers import Trainer
 
 from minimind_hf import PPOConfig, PPOTrainer
@@ -64,7 +65,7 @@ def print_critic(trainer: Trainer, rollouts: int = 10) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
-    script, args, model = parse_arguments(PPOConfig, EMBEDDED_DEFAULTS, arguments)
+    script, args, model = parse_arguments(PPOConfig, EMBEDDED_DEFAULTS, arguments, doc=__doc__)
     task = prepare_task(script, args, model)
     trainer = make_trainer(PPOTrainer, task, args, model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
@@ -75,4 +76,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

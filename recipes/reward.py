@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from before_rl import DataArguments, Recipe
+from running import run
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
@@ -31,7 +32,7 @@ class RewardArguments(DataArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    recipe = Recipe("reward", RewardConfig, arguments, RewardArguments)
+    recipe = Recipe("reward", RewardConfig, arguments, RewardArguments, doc=__doc__)
     recipe.model_config.lora_task_type = "SEQ_CLS"  # so the adapters include the new head
     renderer = ConversationRenderer(recipe.tokenizer)
 
@@ -44,4 +45,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

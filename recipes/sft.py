@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from before_rl import DataArguments, Recipe
+from running import run
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
@@ -33,7 +34,7 @@ class SFTArguments(DataArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    recipe = Recipe("sft", SFTConfig, arguments, SFTArguments)
+    recipe = Recipe("sft", SFTConfig, arguments, SFTArguments, doc=__doc__)
     ratio, seed = recipe.data.system_prompt_ratio, recipe.args.seed
     if not 0 <= ratio <= 1:
         raise ValueError(f"--system_prompt_ratio is {ratio}; it is a share and must be between 0 and 1.")
@@ -68,4 +69,4 @@ def _check_turns(messages: Any, where: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

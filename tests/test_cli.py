@@ -7,11 +7,13 @@ import json
 import pytest
 import torch
 from naming import assert_names, raises_naming
+from tiny import make_tokenizer
 from transformers import AutoConfig
 
 import minimind_hf
 from minimind_hf.cli import COMMANDS, main
 from minimind_hf.commands.convert import parse_config_values
+from minimind_hf.models.pth import save_tensors
 
 
 @pytest.fixture
@@ -23,7 +25,8 @@ def folder(tiny_minimind, tmp_path):
 def test_convert_goes_round(folder, tmp_path, capsys):
     pth, back = tmp_path / "weights.pth", tmp_path / "back"
     assert main(["convert", str(folder), str(pth)]) == 0
-    assert capsys.readouterr().out == f"wrote {pth}\n"
+    read, wrote = capsys.readouterr().out.splitlines()
+    assert read.startswith(f"{folder}: ") and "4 experts" in read and wrote == f"wrote {pth}"
     (tmp_path / "more.json").write_text('{"num_experts_per_tok": 3, "rope_theta": 1e4}')
     overrides = ["--config", str(tmp_path / "more.json"), "num_experts_per_tok=2"]
     assert main(["convert", str(pth), str(back), *overrides, "--dtype", "bfloat16"]) == 0
@@ -48,8 +51,27 @@ def test_overwrite_is_asked_for(folder, tmp_path, capsys):
     arguments = ["convert", str(folder), str(tmp_path / "weights.pth")]
     assert main(arguments) == 0
     assert main(arguments) == 1
-    assert_names(capsys.readouterr().err, tmp_path / "weights.pth", "exists")
+    assert_names(capsys.readouterr().err, tmp_path / "weights.pth", "exists", "--overwrite")
     assert main([*arguments, "--overwrite"]) == 0
+
+
+def test_what_was_read_and_assumed_is_told(tiny_minimind, tmp_path, capsys):
+    model = tiny_minimind().half()
+    save_tensors({name: tensor for name, tensor in model.state_dict().items()}, model.config, tmp_path / "a.pth")
+    make_tokenizer().save_pretrained(tmp_path / "tokenizer")  # of another model
+    tokens, shape = len(make_tokenizer()), f"{model.config.num_hidden_layers} x {model.config.hidden_size}"
+    flags = ["--config", "rms_norm_eps=1e-5", "--tokenizer", str(tmp_path / "tokenizer")]
+    assert main(["convert", str(tmp_path / "a.pth"), str(tmp_path / "out"), *flags]) == 0
+    printed = capsys.readouterr()
+    read, assumed, _ = printed.out.splitlines()
+    size = f"{model.num_parameters() / 1e6:.2f} M parameters, {shape}, dense, vocabulary {model.config.vocab_size}"
+    assert read == f"{tmp_path / 'a.pth'}: {size}, float16"
+    assert_names(assumed, "rope_theta 1e6", "max_position_embeddings", "eos_token_id 2", "--config KEY=VALUE")
+    assert "rms_norm_eps" not in assumed and "num_experts_per_tok" not in assumed
+    assert tokens != model.config.vocab_size
+    assert_names(printed.err, "warning", tmp_path / "tokenizer", tokens, model.config.vocab_size, "--tokenizer DIR")
+    assert main(["convert", str(tmp_path / "a.pth"), str(tmp_path / "without")]) == 0
+    assert_names(capsys.readouterr().err, "warning", "no tokenizer", "--tokenizer DIR")
 
 
 NAMES = {

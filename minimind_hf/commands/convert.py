@@ -2,6 +2,7 @@
 """`minimind-hf convert`: converts between MiniMind's .pth, a MiniMind folder and a plain Qwen3 folder."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +40,30 @@ def main(arguments: Sequence[str]) -> int:
 
     from transformers.utils.logging import disable_progress_bar  # imported here to keep --help fast
 
-    from ..models.convert import convert
+    from ..models.convert import Checkpoint, convert
+
+    def tell(checkpoint: Checkpoint) -> None:
+        _tell(options.source, checkpoint, names_tokenizer=options.destination.suffix != ".pth")
 
     disable_progress_bar()
     settings = vars(flags) | {"config": parse_config_values(flags.config)}
-    print(f"wrote {convert(options.source, options.destination, **settings)}")
+    print(f"wrote {convert(options.source, options.destination, **settings, on_read=tell)}")
     return 0
+
+
+def _tell(source: Path, checkpoint: Any, names_tokenizer: bool) -> None:
+    """Prints what was read and what was assumed, and warns of a tokenizer that does not fit, or is missing."""
+    from ..models.described import as_short, described, tokenizer_faults
+
+    print(f"{source}: {described(checkpoint.config, checkpoint.weights)}")
+    if checkpoint.assumed:
+        values = ", ".join(f"{name} {as_short(value)}" for name, value in checkpoint.assumed.items())
+        print(f"not in the file, assumed: {values} (other values: --config KEY=VALUE)")
+    faults = tokenizer_faults(checkpoint.config, checkpoint.tokenizer_files, is_exact=source.is_file())
+    if names_tokenizer and not checkpoint.tokenizer_files:
+        faults.append(f"{source} has no tokenizer, and nothing runs without one. Copy it with --tokenizer DIR.")
+    for fault in faults:
+        print(f"warning: {fault}", file=sys.stderr)
 
 
 def parse_config_values(items: Sequence[str]) -> dict[str, Any]:

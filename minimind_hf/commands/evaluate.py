@@ -27,6 +27,7 @@ from ..evaluation import (
     agent_for,
     answer_prompts,
     as_table,
+    changes_table,
     summary,
     thinking_ratio_of,
 )
@@ -62,6 +63,11 @@ class EvalFlags:
     exact_match: str | None = flag(
         None, "reward of 1 if the answer equals the value in this column", nargs="?", const="answer", metavar="COLUMN"
     )
+    changed: int = flag(
+        3,
+        "answers to show whose reward rose most, and fell most, from the first model (default %(default)s)",
+        metavar="N",
+    )
     output: Path | None = flag(None, "write results.json and the completions to this folder", metavar="FOLDER")
 
     def __post_init__(self):
@@ -71,6 +77,8 @@ class EvalFlags:
             )
         if self.dataset_name is None and self.environment is None:
             raise ValueError("There are no prompts: set --dataset_name, or an --environment that writes them.")
+        if self.changed < 0:
+            raise ValueError(f"changed is {self.changed}; give the number of answers to show, 0 for none.")
         if self.num_prompts is not None and (self.dataset_name is not None or self.num_prompts < 1):
             fault = "must be at least 1" if self.dataset_name is None else f"but the prompts are {self.dataset_name}"
             raise ValueError(
@@ -124,7 +132,11 @@ def main(arguments: Sequence[str]) -> int:
             agent.close()
         if answers:
             what = "" if agents[0] is None else " episodes"
-            Console().print(as_table(answers, f"{len(rows)} prompts x {settings.samples}{what}"))
+            console = Console()
+            console.print(as_table(answers, f"{len(rows)} prompts x {settings.samples}{what}"))
+            for one in answers[1:]:
+                if (changes := changes_table(answers[0], one, flags.changed)) is not None:
+                    console.print(changes)
             result = {"dataset": flags.dataset_name, "prompts": len(rows), "settings": vars(settings)}
             if agents[0] is not None:
                 result |= {"tools": flags.tools, "environment": flags.environment, "episodes": vars(episodes)}

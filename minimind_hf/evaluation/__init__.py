@@ -9,7 +9,7 @@ from .answers import Answers, ExactMatch, answer_prompts
 from .estimates import Estimate, estimate, pass_at_k
 from .playing import EpisodeSettings, agent_for, prompts_of
 from .settings import EvalSettings, thinking_ratio_of
-from .tables import as_table, summary
+from .tables import as_table, changes_table, summary
 
 __all__ = [
     "Answers",
@@ -20,6 +20,7 @@ __all__ = [
     "agent_for",
     "answer_prompts",
     "as_table",
+    "changes_table",
     "estimate",
     "pass_at_k",
     "prompts_of",

@@ -26,6 +26,11 @@ class Estimate:
     high: float
     prompts: int
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0: a difference that chance alone would hardly make."""
+        return self.low > 0 or self.high < 0
+
     def __str__(self) -> str:
         return f"{self.mean:.3f} ± {(self.high - self.low) / 2:.3f}"
 

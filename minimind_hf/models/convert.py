@@ -9,8 +9,8 @@ conversion is bit-exact. Outputs are written next to their destination and moved
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from ..paths import check_weights, holds_adapters
 from .configuration_minimind import MiniMindConfig
+from .described import not_in_tensors
 from .modeling_minimind import MiniMindForCausalLM
 from .pth import (
     EMBEDDING,
@@ -71,12 +72,14 @@ class Checkpoint:
         weights (`dict[str, torch.Tensor]`): Tensors with MiniMind's names, `lm_head.weight` only if it is untied.
         generation_config (`GenerationConfig`, *optional*): Generation defaults of the source folder.
         tokenizer_files (`list[Path]`): Tokenizer files to copy.
+        assumed (`dict[str, Any]`): Values of the config that neither the source nor the user gave.
     """
 
     config: MiniMindConfig
     weights: dict[str, torch.Tensor]
     generation_config: GenerationConfig | None
     tokenizer_files: list[Path]
+    assumed: dict[str, Any] = field(default_factory=dict)
 
 
 def convert(
@@ -88,6 +91,7 @@ def convert(
     tokenizer: str | os.PathLike | None = None,
     dtype: str | None = None,
     overwrite: bool = False,
+    on_read: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Path:
     """Converts a MiniMind checkpoint from one format to another.
 
@@ -101,6 +105,7 @@ def convert(
         dtype (`str`, *optional*): `"float32"`, `"float16"` or `"bfloat16"`. Unset: a folder keeps the source's, and a
             `.pth` is float16, as MiniMind writes it.
         overwrite (`bool`, defaults to `False`): Whether an existing destination is replaced.
+        on_read (`Callable`): Called with what was read, the tokenizer included, before anything is written.
 
     Returns:
         `Path`: The destination.
@@ -114,6 +119,7 @@ def convert(
     checkpoint = read_checkpoint(source, config)
     if tokenizer is not None:
         checkpoint.tokenizer_files = _tokenizer_files(Path(tokenizer), required=True)
+    on_read(checkpoint)
     checkpoint.weights = _cast(checkpoint.weights, dtype or ("float16" if to == "pth" else None))
     if to == "pth":
         save_tensors(checkpoint.weights, checkpoint.config, destination)
@@ -154,7 +160,8 @@ def _read_pth(path: Path, overrides: Mapping[str, Any]) -> Checkpoint:
     inferred = infer_config(weights)
     tied = HEAD not in weights or torch.equal(weights[HEAD], weights[EMBEDDING])
     config = make_config({"tie_word_embeddings": tied, **inferred, **overrides})
-    return Checkpoint(config, _without_tied_head(weights, config), None, [])
+    assumed = not_in_tensors(config, {**inferred, **overrides})
+    return Checkpoint(config, _without_tied_head(weights, config), None, [], assumed)
 
 
 def _read_folder(folder: Path, overrides: Mapping[str, Any]) -> Checkpoint:
@@ -199,7 +206,8 @@ def _load_config(folder: Path) -> PreTrainedConfig:
         raise ConversionError(f"The config of {folder} cannot be read: {error}") from error
     if not isinstance(config, MiniMindConfig | Qwen3Config | Qwen3MoeConfig):
         raise ConversionError(
-            f"{folder} is a {config.model_type} model. Only minimind, qwen3 and qwen3_moe folders can be converted."
+            f"{folder} is a {config.model_type} model. Only minimind, qwen3 and qwen3_moe folders can be converted. "
+            "To train it or to talk to it, use the folder as it is."
         )
     return config
 
@@ -326,7 +334,10 @@ def _check_destination(source: Path, destination: Path, to: str, overwrite: bool
             raise ConversionError(f"{destination} is a file. Name a folder.")
         taken = destination.is_dir() and any(destination.iterdir())
     if taken and not overwrite:
-        raise ConversionError(f"{destination} already exists. Choose another destination, or allow overwriting.")
+        raise ConversionError(
+            f"{destination} already exists. Choose another destination, or replace it with --overwrite "
+            "(overwrite=True)."
+        )
 
 
 def _tokenizer_files(folder: Path, required: bool) -> list[Path]:

@@ -117,6 +117,7 @@ def infer_config(weights: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     Raises:
         ConversionError: If a tensor that every MiniMind has is missing or has an impossible shape.
     """
+    _refuse_minimind2(weights)
     vocab_size, hidden_size = _shape(weights, EMBEDDING, 2)
     layers = [int(found[1]) for name in weights if (found := re.match(r"model\.layers\.(\d+)\.", name))]
     (head_dim,) = _shape(weights, "model.layers.0.self_attn.q_norm.weight", 1)
@@ -146,6 +147,28 @@ def infer_config(weights: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         "intermediate_size": width,
         "moe_intermediate_size": width,
     }
+
+
+def _refuse_minimind2(weights: Mapping[str, torch.Tensor]) -> None:
+    """MiniMind2 is another architecture: that of Llama, without norms of queries and keys."""
+    first_names = {"tok_embeddings.weight", "layers.0.attention.wq.weight"} <= weights.keys()
+    llama_names = EMBEDDING in weights and "model.layers.0.self_attn.q_proj.weight" in weights
+    if not first_names and (not llama_names or "model.layers.0.self_attn.q_norm.weight" in weights):
+        return
+    if any(".experts." in name for name in weights):
+        remedy = (
+            "use its transformers folder, MiniMind2-MoE (jingyaogong/MiniMind2-MoE on the Hub), which comes with its "
+            "own code, with --trust_remote_code true"
+        )
+    else:
+        remedy = (
+            "use its transformers folder, which trains here as it is: MiniMind2 or MiniMind2-Small "
+            "(jingyaogong/MiniMind2 on the Hub), or write one with scripts/convert_model.py of that release "
+            "(convert_torch2transformers_llama)"
+        )
+    raise ConversionError(
+        f"This is a checkpoint of MiniMind2, an architecture of Llama's. Do not convert it; {remedy}."
+    )
 
 
 def _shape(weights: Mapping[str, torch.Tensor], name: str, dimensions: int) -> tuple[int, ...]:

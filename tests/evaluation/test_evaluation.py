@@ -17,11 +17,13 @@ from minimind_hf.evaluation import (
     EvalSettings,
     ExactMatch,
     as_table,
+    changes_table,
     estimate,
     summary,
     thinking_ratio_of,
 )
 from minimind_hf.evaluation.answers import _by_prompt
+from minimind_hf.evaluation.tables import changed_answers, said, shortened
 from minimind_hf.rewards.builtin import built_in_reward
 
 
@@ -49,8 +51,57 @@ def test_difference_is_taken_prompt_by_prompt():
     first, second = Answers("a", {"reward": [0.0, 10.0, 20.0]}, []), Answers("b", {"reward": [1.0, 11.0, 21.0]}, [])
     (row,) = summary([first, second])
     assert row["models"]["a"]["high"] > row["models"]["b"]["low"]  # the intervals overlap
-    assert row["differences"] == {"b": {"mean": 1.0, "low": 1.0, "high": 1.0, "prompts": 3}}
+    assert row["differences"] == {"b": {"mean": 1.0, "low": 1.0, "high": 1.0, "prompts": 3, "clear": True}}
     assert as_table([first, second], "t").row_count == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "is_clear"),
+    [([1.0, 2.0, 3.0], True), ([-1.0, -2.0, -3.0], True), ([-1.0, 2.0], False), ([0.0, 0.0], False), ([1.0], False)],
+)
+def test_a_difference_is_clear_where_its_interval_leaves_out_0(values, is_clear):
+    change = estimate(values)
+    assert change.is_clear == (change.low > 0 or change.high < 0) == is_clear
+    models = [Answers("a", {"reward": [0.0] * len(values)}, []), Answers("b", {"reward": values}, [])]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(as_table(models, "t"))
+    assert (" * " in console.file.getvalue().split("mean ±")[0]) == is_clear
+
+
+def answered(name: str, *rewards: float | None, samples: int = 1) -> Answers:
+    rows = [
+        {"index": n // samples, "prompt": f"q{n // samples}", "completion": f"{name}{n}", "reward": reward}
+        for n, reward in enumerate(rewards)
+    ]
+    return Answers(name, {}, rows)
+
+
+def test_answers_that_changed_most_are_shown():
+    before, after = answered("a", 0.0, 1.0, 0.5, None, 1.0, 0.0), answered("b", 1.0, 0.0, 0.5, 1.0, 0.5, 0.25)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(changes_table(before, after, most=1))
+    shown = console.file.getvalue()
+    assert "2 prompts better, 2 worse" in shown
+    assert all(each in shown for each in ("q0", "a0", "b0", "0 → 1", "q1", "a1", "b1", "1 → 0"))
+    assert not any(each in shown for each in ("q2", "q3", "q4", "q5"))
+    assert changes_table(before, after, most=9).row_count == 4
+    assert changes_table(before, before, most=3) is None and changes_table(before, after, most=0) is None
+
+
+def test_of_several_samples_the_one_that_changed_most_is_shown():
+    before = answered("a", 0.0, 0.0, 1.0, 1.0, samples=2)
+    after = answered("b", 0.5, 1.0, 1.0, 0.5, samples=2)
+    assert [pair[1]["completion"] for pair in changed_answers(before, after)] == ["b1", "b3"]
+
+
+def test_texts_of_the_table_are_short_and_of_an_episode_the_last():
+    assert (
+        shortened("a\n b") == "a b"
+        and len(shortened("x" * 999)) < 260
+        and shortened("x" * 999 + "end").endswith("end")
+    )
+    assert said([{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]) == "two"
+    assert said([]) == said([{"role": "assistant", "content": None}]) == ""
 
 
 def test_table_of_four_models_can_be_read_at_80_columns():

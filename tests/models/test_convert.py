@@ -9,19 +9,23 @@ import pytest
 import torch
 from naming import raises_naming
 from safetensors.torch import load_file
+from tiny import make_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     LlamaConfig,
+    LlamaForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.core_model_loading import revert_weight_conversion
 
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
 from minimind_hf.models.convert import convert, read_checkpoint
-from minimind_hf.models.pth import ConversionError, expected_shapes, infer_config
+from minimind_hf.models.described import tokenizer_faults
+from minimind_hf.models.pth import ConversionError, expected_shapes, infer_config, save_tensors
 
 SIZES = {
     "vocab_size": 96,
@@ -461,3 +465,49 @@ def test_folder_whose_weights_do_not_fit(pth, tmp_path):
     MiniMindConfig(**SIZES).save_pretrained(folder)
     with raises_naming(ConversionError, folder, "model.safetensors"):
         convert(folder, tmp_path / "out.pth")
+
+
+def test_minimind2_is_recognised_and_sent_to_its_transformers_folder(tmp_path):
+    """Its names were first those of llama.c, later those of transformers' Llama; neither has norms of queries."""
+    llama = LlamaForCausalLM(LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1))
+    later = llama.state_dict()
+    first = {"tok_embeddings.weight": torch.zeros(16, 8), "layers.0.attention.wq.weight": torch.zeros(8, 8)}
+    experts = later | {"model.layers.0.mlp.experts.0.gate_proj.weight": torch.zeros(8, 8)}
+    for weights, named in ((later, "MiniMind2-Small"), (first, "MiniMind2-Small"), (experts, "MiniMind2-MoE")):
+        torch.save(weights, tmp_path / "full_sft_512.pth")
+        with raises_naming(ConversionError, "MiniMind2", named, "transformers folder"):
+            convert(tmp_path / "full_sft_512.pth", tmp_path / "out")
+    llama.save_pretrained(tmp_path / "MiniMind2")
+    with raises_naming(ConversionError, "llama", "as it is"):
+        convert(tmp_path / "MiniMind2", tmp_path / "out")
+
+
+def test_what_a_file_does_not_hold_is_listed(tiny_minimind, tmp_path):
+    for moe, config in ((False, {}), (True, {"rope_theta": 1e4, "num_experts_per_tok": 2})):
+        model = tiny_minimind(use_moe=moe)
+        convert_source = tmp_path / f"{moe}.pth"
+        save_tensors(revert_weight_conversion(model, model.state_dict()), model.config, convert_source)
+        assumed = read_checkpoint(convert_source, config).assumed
+        left = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "eos_token_id": 2}
+        whole = {"rope_theta": 1e6, "inference_rope_scaling": False} | left
+        assert assumed == (left | {"inference_rope_scaling": False} if moe else whole)
+    assert read_checkpoint(tmp_path / "True.pth", {"inference_rope_scaling": True}).assumed == {
+        "rope_theta": 1e6,
+        "num_experts_per_tok": 1,
+        **left,
+    }
+
+
+def test_a_tokenizer_that_does_not_fit(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    files, tokens = sorted(tmp_path.iterdir()), len(tokenizer)
+
+    def faults(is_exact: bool = True, **config) -> list[str]:
+        return tokenizer_faults(MiniMindConfig(eos_token_id=tokenizer.eos_token_id, **config), files, is_exact)
+
+    assert faults(vocab_size=tokens) == [] and faults(vocab_size=tokens + 1, is_exact=False) == []
+    assert "index error" in faults(vocab_size=tokens - 1)[0] and "hardly" in faults(vocab_size=tokens + 1)[0]
+    other = MiniMindConfig(vocab_size=tokens, eos_token_id=[0, 1])
+    assert f"--config eos_token_id={tokenizer.eos_token_id}" in tokenizer_faults(other, files, True)[0]
+    assert tokenizer_faults(other, [], True) == []

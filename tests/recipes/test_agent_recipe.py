@@ -18,6 +18,7 @@ from minimind_hf.agent.games import TextArenaGame
 from minimind_hf.import_paths import ImportPathError
 
 SMALL = ["--use_cpu", "--max_steps", "2", "--disable_tqdm", "true", "--report_to", "none"]
+REWARDS = ["reward_start", "reward_end"]
 
 
 def last_line(output: str) -> dict:
@@ -41,7 +42,15 @@ def test_embedded_task_as_a_command(recipes_dir, tmp_path, task, algorithm, size
     )
     result = last_line(done.stdout)
     turns = ["turns_before", "turns_after"] if task == "guess" else []
-    assert list(result) == ["algorithm", "accuracy_before", "accuracy_after", *turns, "seconds", "output_dir"]
+    assert list(result) == [
+        "algorithm",
+        "accuracy_before",
+        "accuracy_after",
+        *turns,
+        *REWARDS,
+        "seconds",
+        "output_dir",
+    ]
     assert result["algorithm"] == ("ppo" if algorithm == "ppo" else "cispo")
     assert 0 <= result["accuracy_before"] <= 1 and 0 <= result["accuracy_after"] <= 1
     assert (out / "report.html").is_file() and (out / "README.md").is_file()
@@ -76,7 +85,7 @@ def test_own_model_with_the_settings_and_tools_of_minimind(recipes_dir, tmp_path
         ]
     )  # fmt: skip
     result = last_line(capsys.readouterr().out)
-    assert list(result) == ["algorithm", "seconds", "output_dir"] and result["algorithm"] == "cispo"
+    assert list(result) == ["algorithm", *REWARDS, "seconds", "output_dir"] and result["algorithm"] == "cispo"
     assert {"README.md", "model.safetensors", "report.html"} <= {path.name for path in out.iterdir()}
 
 

@@ -237,3 +237,31 @@ def test_lists_and_mappings_of_the_yaml_are_checked_by_name(tmp_path, setting, n
 def test_a_single_number_and_null_are_fine_where_they_mean_something(tmp_path, setting):
     (tmp_path / "run.yaml").write_text(f"reward_funcs: length\n{setting}\n")
     parse("--config", str(tmp_path / "run.yaml"), "--use_cpu", "true")
+
+
+@pytest.mark.parametrize("written", ["flag", "file"])
+def test_trls_defaults_by_flag_and_file(tmp_path, written):
+    config = tmp_path / "run.yaml"
+    config.write_text("defaults: trl\nbeta: 0.3\noutput_dir: out\n" if written == "file" else "beta: 0.3\n")
+    flags = ["--config", str(config), "--model_name_or_path", "m", "--temperature", "0.8", "--output_dir", "out"]
+    _, args, _ = parse(*flags, *(["--defaults", "trl"] if written == "flag" else []))
+    assert (args.loss_type, args.learning_rate, args.num_generations, args.bf16) == ("dapo", 1e-6, 8, True)
+    assert (args.beta, args.temperature) == (0.3, 0.8)  # those that were given
+    assert {"beta", "temperature", "defaults"} <= args.passed and "learning_rate" not in args.passed
+
+
+def test_the_embedded_task_keeps_its_own_defaults():
+    _, args, _ = parse("--defaults", "trl")
+    assert (args.max_steps, args.num_generations, args.loss_type) == (7, 4, "dapo")
+
+
+def test_what_a_command_line_passed_is_what_was_given():
+    _, args, _ = parse("--scale_rewards", "group", "--use_cpu")
+    assert args.passed == {"scale_rewards", "use_cpu"}
+
+
+def test_rewards_of_the_first_and_the_last_tenth():
+    history = [{"loss": 1.0}, *({"reward": float(n)} for n in range(20)), {"eval_reward": 9.0}]
+    assert common.rewards_at_start_and_end(history) == {"reward_start": 0.5, "reward_end": 18.5}
+    assert common.rewards_at_start_and_end(history[:4]) == {"reward_start": 0.0, "reward_end": 2.0}
+    assert common.rewards_at_start_and_end([]) == {"reward_start": None, "reward_end": None}

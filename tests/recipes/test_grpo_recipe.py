@@ -21,7 +21,8 @@ def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     flags += ["--per_device_train_batch_size", "16"]
     done = launch(recipes_dir / "grpo.py", *SMALL, *flags, folder=tmp_path)
     result = last_line(done.stdout)
-    assert list(result) == ["algorithm", "accuracy_before", "accuracy_after", "seconds", "output_dir"]
+    rewards = ["reward_start", "reward_end"]
+    assert list(result) == ["algorithm", "accuracy_before", "accuracy_after", *rewards, "seconds", "output_dir"]
     assert result["algorithm"] == "cispo"
     assert 0 <= result["accuracy_before"] <= 1 and 0 <= result["accuracy_after"] <= 1
     out = tmp_path / "out"
@@ -30,7 +31,7 @@ def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     assert then.endswith(f" chat {out} --thinking --prompt '27 + 35 = ?'")
     assert (out / "reward_curve.png").read_bytes().startswith(PNG)
     card = (out / "README.md").read_text()
-    assert f"| eval_accuracy_after | {result['accuracy_after']:.4g} |" in card
+    assert f"| eval_accuracy_after |  | {result['accuracy_after']:.4g} |" in card
     assert "correct_answer" in card
     assert len(AutoTokenizer.from_pretrained(out)) == AutoModelForCausalLM.from_pretrained(out).vocab_size
 
@@ -56,7 +57,7 @@ def test_own_model_prompts_and_rewards(tmp_path, capsys):
     )  # fmt: skip
     output = capsys.readouterr().out
     then, result = output.splitlines()[-2], last_line(output)
-    assert list(result) == ["algorithm", "seconds", "output_dir"]
+    assert list(result) == ["algorithm", "reward_start", "reward_end", "seconds", "output_dir"]
     assert result["algorithm"] == "grpo"
     assert then.startswith(f"open {out}/report.html") and then.endswith(f" chat {out}")
     assert result["output_dir"] == str(out)

@@ -492,7 +492,8 @@ def test_model_card_has_valid_metadata_and_says_how_to_load(make_trainer):
     card.data.to_dict()
     assert card.data.license == "apache-2.0"
     assert {"minimind-hf", "cispo", "maths"} <= set(card.data.tags)
-    assert 'AutoModelForCausalLM.from_pretrained("adder")' in card.text
+    assert f'AutoModelForCausalLM.from_pretrained("{trainer.args.output_dir}")' in card.text
+    assert re.search(r"^\| reward \| [\d.]+ \| [\d.]+ \|$", card.text, re.MULTILINE)
     assert "| num_generations | 4 |" in card.text and "share_of_a" in card.text
     with raises_naming(TypeError, "create_model_card", "flavour"):
         trainer.create_model_card(flavour="sweet")

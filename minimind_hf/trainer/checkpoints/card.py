@@ -5,6 +5,7 @@ Everything comes from the trainer. Unknown facts are left out rather than guesse
 file, a base model in a local folder (the Hub would look for a repository with that name).
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
@@ -36,7 +37,9 @@ _SHARED_SETTINGS = (
 _NOT_OF_THE_RESULT = (
     "model_init_kwargs",
     "trust_remote_code",
+    "defaults",
     "log_completions",
+    "completions_interval",
     "num_completions_to_print",
     "log_unique_prompts",
     "debug_mode",
@@ -62,9 +65,7 @@ _TEMPLATE = """\
 
 ## How to load it
 
-```python
 {{ code }}
-```
 
 ## Training
 
@@ -124,12 +125,12 @@ def model_card(
         data,
         template_str=_TEMPLATE,
         summary=summary,
-        code=_loading_code(trainer.args.hub_model_id or name, model),
+        code=_loading_code(_loadable_name(trainer), model),
         steps=trainer.state.global_step,
         processes=trainer.args.world_size,
         rewards=", ".join(f"`{signal}`" for signal in reward_names(trainer)),
         settings=_table(("setting", "value"), settings(trainer)),
-        results=_table(("metric", "last value"), _results(trainer.state.log_history)),
+        results=_table(("metric", "first", "last"), _results(trainer.state.log_history)),
         curve=f"\n![Reward over optimizer steps]({REWARD_CURVE})\n" if _has_curve(trainer) else "",
         versions=_table(("package", "version"), ((package, version(package)) for package in _PACKAGES)),
     )
@@ -179,18 +180,35 @@ def _described(base_model: str | None, model: Any) -> str:
     return f"{kind}, from the folder `{folder}`" if folder else kind
 
 
+def _loadable_name(trainer: Trainer) -> str:
+    """The name under which the model can be loaded: on the Hub, or in the folder as the user wrote it."""
+    if trainer.args.push_to_hub:
+        return getattr(trainer, "hub_model_id", None) or trainer.args.hub_model_id or _name(trainer.args)
+    return str(trainer.args.output_dir)
+
+
 def _loading_code(name: str, model: Any) -> str:
-    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
-    needs_code = model.config.model_type == "minimind"
-    if needs_code:
-        lines.insert(0, "import minimind_hf  # or pass trust_remote_code=True")
-    if is_peft_model(model):
-        lines.insert(0, "# needs peft installed")
-    lines += [
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
-        f'model = AutoModelForCausalLM.from_pretrained("{name}")',
+    """One example; of a MiniMind two, since without the package its code comes from the folder."""
+    needs_peft = " (needs peft)" if is_peft_model(model) else ""
+    if model.config.model_type != "minimind":
+        return f"With transformers{needs_peft}:\n\n{_example(name)}"
+    return (
+        f"With this package, which makes MiniMind known to transformers{needs_peft}:\n\n"
+        f"{_example(name, first='import minimind_hf')}\n\n"
+        f"With transformers alone, by the code that comes with the weights:\n\n"
+        f"{_example(name, further=', trust_remote_code=True')}"
+    )
+
+
+def _example(name: str, first: str = "", further: str = "") -> str:
+    lines = [
+        *([first] if first else []),
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name, ensure_ascii=False)}{further})",
+        f"model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)}{further})",
     ]
-    return "\n".join(lines)
+    return "\n".join(["```python", *lines, "```"])
 
 
 def reward_names(trainer: Trainer) -> list[str]:
@@ -237,13 +255,18 @@ def what_is_trained(trainer: Trainer) -> dict[str, Any]:
     return described
 
 
-def _results(log_history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    last = {name: value for log in log_history for name, value in log.items()}
-    names = [name for name in _METRICS if name in last]
-    names += [name for name in last if name.startswith("eval_") and isinstance(last[name], int | float)]
-    return [(name, f"{last[name]:.4g}") for name in names]
+def _results(log_history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """The first and the last value of what was logged; of what was measured once, the last alone."""
+    found: dict[str, list[float]] = {}
+    for log in log_history:
+        for name, value in log.items():
+            if isinstance(value, int | float):
+                found.setdefault(name, []).append(value)
+    names = [name for name in _METRICS if name in found]
+    names += [name for name in found if name.startswith("eval_")]
+    return [(name, f"{v[0]:.4g}" if len(v) > 1 else "", f"{v[-1]:.4g}") for name in names for v in [found[name]]]
 
 
-def _table(head: tuple[str, str], rows: Iterable[tuple[str, Any]]) -> str:
-    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
-    return "\n".join(lines + [f"| {name} | {value} |" for name, value in rows])
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(lines + [f"| {' | '.join(map(str, row))} |" for row in rows])

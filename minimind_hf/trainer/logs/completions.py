@@ -27,13 +27,18 @@ class CompletionLog:
         signal_names (`list[str]`): Names of the reward functions, in the order of `Experience.signals`.
         rows_to_print (`int`, *optional*): Rows of the table. Default: all.
         unique_prompts (`bool`): Print only one row per prompt in the table.
+        interval (`int`): Steps between two tables on the terminal.
     """
 
-    def __init__(self, folder: Path, signal_names: list[str], rows_to_print: int | None, unique_prompts: bool):
+    def __init__(
+        self, folder: Path, signal_names: list[str], rows_to_print: int | None, unique_prompts: bool, interval: int
+    ):
         self.folder = folder
         self.signal_names = signal_names
         self.rows_to_print = rows_to_print
         self.unique_prompts = unique_prompts
+        self.interval = interval
+        self._next_table = 0
         self._rows: list[dict] = []
 
     def add(self, experience: Experience) -> None:
@@ -48,7 +53,9 @@ class CompletionLog:
         write_lines(self.folder / f"completions_{step:06d}.jsonl", [{"step": step, **row} for row in rows])
         if self.unique_prompts:
             rows = list({json.dumps(row["prompt"], ensure_ascii=False): row for row in reversed(rows)}.values())[::-1]
-        self._print(rows, step)
+        if step >= self._next_table:
+            self._next_table = step - step % self.interval + self.interval
+            self._print(rows, step)
         return rows
 
     def _print(self, rows: list[dict], step: int) -> None:

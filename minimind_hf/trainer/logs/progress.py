@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a run: a few numbers that show whether it learns, and the time left.
 
-On a terminal or in a notebook, this is a live bar. Elsewhere (a log file, a pipe) it is plain lines: one for every log
-if `logging_steps` is above 1, otherwise one every few seconds. Trackers and the log history get all numbers.
+On a terminal or in a notebook, this is a live bar. Where it is narrow, the bar is short and the last numbers are left
+out; steps, time left and the first number always stay. Elsewhere (a log file, a pipe) it is plain lines: one for every
+log if `logging_steps` is above 1, otherwise one every few seconds. Trackers and the log history get all numbers.
 """
 
 import math
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 
 from rich.console import Console
@@ -22,18 +24,23 @@ SHOWN = {
     "tokens_per_second": "tok/s",
 }
 SECONDS_BETWEEN_LINES = 5.0
+WIDE = 110  # columns from which there is room for a long bar and the time that has passed
+BAR, SHORT_BAR = 24, 10
 SPEED_WINDOW = 600.0  # seconds; rich ignores older steps, and one step may take minutes
 
 
 class RLProgressCallback(TrainerCallback):
-    """Shows reward, KL, length, loss, tokens per second and the time left, in the main process.
+    """Shows a few numbers and the time left, in the main process.
 
     Args:
         console (`rich.console.Console`, *optional*): Default: standard output.
+        shown (`Mapping[str, str]`): The numbers by their names in the logs, most important first, and what the line
+            calls them. Default: reward, KL, length, loss and tokens per second.
     """
 
-    def __init__(self, console: Console | None = None):
+    def __init__(self, console: Console | None = None, shown: Mapping[str, str] = SHOWN):
         self._console = console or Console()
+        self._shown = shown
         self._progress: Progress | None = None
         self._start = (0, 0.0)  # step and time
         self._last_line = -math.inf
@@ -45,11 +52,12 @@ class RLProgressCallback(TrainerCallback):
         self._start = (state.global_step, time.monotonic())
         self._last_line = -math.inf
         self._known = {}
+        is_wide = self._console.width >= WIDE
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=BAR if is_wide else SHORT_BAR),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            *([TimeElapsedColumn()] if is_wide else []),
             TimeRemainingColumn(),
             TextColumn("{task.fields[measured]}", markup=False),
             console=self._console,
@@ -87,10 +95,10 @@ class RLProgressCallback(TrainerCallback):
             return
         if "loss" in logs:
             self._known |= logs
-            self._show(state, _short(self._known))
+            self._show(state, self._short(self._known))
             return
         prefix = _evaluation_prefix(logs)
-        if evaluated := _short(logs, prefix):
+        if evaluated := ", ".join(self._short(logs, prefix)):
             name = prefix.removeprefix("eval_").removesuffix("_")
             line = f"step {state.global_step}, evaluation{name and f' of {name}'}: {evaluated}"
             self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -100,15 +108,24 @@ class RLProgressCallback(TrainerCallback):
             self._progress.stop()
             self._progress = None
 
-    def _show(self, state, measured: str) -> None:
-        self._progress.update(self._training, measured=measured)
+    def _show(self, state, measured: list[str]) -> None:
+        self._progress.update(self._training, measured=_fitting(measured, self._room(state.max_steps)))
         now = time.monotonic()
         is_due = now - self._last_line >= SECONDS_BETWEEN_LINES or state.logging_steps > 1
         if self._is_live or not (is_due or state.global_step >= state.max_steps):
             return
         self._last_line = now
-        line = f"step {state.global_step}/{state.max_steps}: {measured}, {self._left(state, now)} left"
+        line = f"step {state.global_step}/{state.max_steps}: {', '.join(measured)}, {self._left(state, now)} left"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _room(self, steps: int) -> int:
+        """Columns for numbers, beside description, bar, steps and times, each with a space behind it."""
+        is_wide = self._console.width >= WIDE
+        others = [len("evaluation"), BAR if is_wide else SHORT_BAR, len(f"{steps}/{steps}"), *[8] * (1 + is_wide)]
+        return self._console.width - sum(others) - len(others)
+
+    def _short(self, logs: dict, prefix: str = "") -> list[str]:
+        return [f"{label} {logs[prefix + name]:.3g}" for name, label in self._shown.items() if prefix + name in logs]
 
     def _left(self, state, now: float) -> timedelta:
         first_step, started = self._start
@@ -122,5 +139,8 @@ def _evaluation_prefix(logs: dict) -> str:
     return next(times, "eval_runtime").removesuffix("runtime")
 
 
-def _short(logs: dict, prefix: str = "") -> str:
-    return ", ".join(f"{label} {logs[prefix + name]:.3g}" for name, label in SHOWN.items() if prefix + name in logs)
+def _fitting(measured: list[str], room: int) -> str:
+    """The first number, and the further ones for which there is room."""
+    while len(measured) > 1 and len(", ".join(measured)) > room:
+        measured = measured[:-1]
+    return ", ".join(measured)

@@ -63,7 +63,11 @@ class RunLog(TrainerCallback):
         self.samples = SampleLog(folder / SAMPLES_FOLDER, signal_names, tokenizer)
         self.trackers = Trackers(args, callbacks, accelerator.is_main_process)
         self._completions = CompletionLog(
-            folder / COMPLETIONS_FOLDER, signal_names, args.num_completions_to_print, args.log_unique_prompts
+            folder / COMPLETIONS_FOLDER,
+            signal_names,
+            args.num_completions_to_print,
+            args.log_unique_prompts,
+            args.completions_interval,
         )
         self._next_debug_step = 0
 

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ...forward.introspection import unwrap, vocabulary_size
-from ...paths import check_loadable, check_model_path
+from ...paths import check_loadable, check_model_path, without_load_report
 from ..distributed.sharding import is_sharded, loading_whole, whole_weights
 from ..settings.ppo import PPOConfig
 from .adapters import (
@@ -174,14 +174,15 @@ def _own_model(policy: PreTrainedModel | PeftModel, source: str, args: PPOConfig
     check_model_path(source, "critic")
     base = unwrap(policy)
     config = AutoConfig.from_pretrained(source, num_labels=1, trust_remote_code=args.trust_remote_code)
-    critic, info = AutoModelForTokenClassification.from_pretrained(
-        source,
-        config=_critic_config(config, args),
-        dtype=base.dtype,
-        trust_remote_code=args.trust_remote_code,
-        ignore_mismatched_sizes=True,  # so that `check_complete` can report all differences
-        output_loading_info=True,
-    )
+    with without_load_report():  # the head is new
+        critic, info = AutoModelForTokenClassification.from_pretrained(
+            source,
+            config=_critic_config(config, args),
+            dtype=base.dtype,
+            trust_remote_code=args.trust_remote_code,
+            ignore_mismatched_sizes=True,  # so that `check_complete` can report all differences
+            output_loading_info=True,
+        )
     check_context(critic, args, "critic")
     head = {name for name, _ in critic.named_parameters() if not name.startswith(f"{critic.base_model_prefix}.")}
     missing = set(info["missing_keys"])

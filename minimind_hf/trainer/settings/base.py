@@ -19,7 +19,8 @@ from ...forward.layouts import LAYOUTS
 from .agents import AgentSettings
 from .checks import check_intervals, check_json, check_output_dir, check_values
 from .engines import EngineSettings, check_engine_settings
-from .given import noting_given
+from .given import noting_given, noting_passed
+from .logs import LogSettings
 from .secrets import without_secrets
 
 OVERLONG_PROMPTS = ("truncate", "drop")
@@ -51,7 +52,8 @@ class Algorithm:
 
 
 @dataclass
-class RLConfig(AgentSettings, EngineSettings, TrainingArguments):
+@noting_passed
+class RLConfig(AgentSettings, EngineSettings, LogSettings, TrainingArguments):
     """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
 
     # Settings whose value may follow from others
@@ -154,22 +156,6 @@ class RLConfig(AgentSettings, EngineSettings, TrainingArguments):
 
     # Rewards
     reward_weights: list[float] | None = _field(None, "One weight per reward function. Unset: all 1.")
-
-    # Logs
-    health: bool = _field(
-        True, "Say in one line what seems to go wrong and what to try; stop before an update that is not finite."
-    )
-    log_completions: bool = _field(
-        False,
-        "At each log, print completions as a table, write them to OUTPUT_DIR/completions as jsonl, and send them to "
-        "those trackers of report_to that have tables (wandb, trackio, swanlab).",
-    )
-    num_completions_to_print: Count | None = _field(None, "Rows of that table. Unset: all.")
-    log_unique_prompts: bool = _field(False, "One row per prompt in that table.")
-    debug_mode: bool = _field(
-        False, "Print prompts with all their completions and rewards every debug_interval steps, at the next rollout."
-    )
-    debug_interval: Count = _field(20, "Steps between two debug prints.")
 
     def __post_init__(self):
         if not hasattr(self, "_given"):

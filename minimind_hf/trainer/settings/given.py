@@ -11,6 +11,22 @@ from .secrets import without_secrets
 _GIVEN, _MADE = "_given_by_user", "_made_of_them"
 
 
+def noting_passed(config_class: type) -> type:
+    """A decorator: instances know by `passed` which settings they were made with, whatever their values.
+
+    A command line passes all of them; it sets `passed` itself.
+    """
+
+    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+        config = super(config_class, cls).__new__(cls)
+        names = (each.name for each in fields(cls) if each.init)
+        config.passed = frozenset((*(name for name, _ in zip(names, args, strict=False)), *kwargs))
+        return config
+
+    config_class.__new__ = staticmethod(made)
+    return config_class
+
+
 def noting_given(post_init: Callable[[Any], None]) -> Callable[[Any], None]:
     """Wraps the `__post_init__` of settings: what was given is noted before it, what was made of it after."""
 

@@ -24,6 +24,7 @@ from .algorithms import advantage_of, level_notices, objective_of
 from .base import Algorithm, RLConfig, _field
 from .dynamic_sampling import DynamicSamplingSettings
 from .generation_kwargs import resolve_generation_kwargs
+from .trl_defaults import DEFAULTS, say_other_defaults, take_trl_defaults
 from .trl_fields import refuse_unsupported, say_without_effect, takes_fields_of
 
 logger = logging.get_logger(__name__)
@@ -36,6 +37,11 @@ class GRPOConfig(DynamicSamplingSettings, RLConfig):
 
     _VALID_DICT_FIELDS = RLConfig._VALID_DICT_FIELDS + ["generation_kwargs"]
 
+    defaults: Annotated[str | None, Bounds(choices=(None, *DEFAULTS))] = _field(
+        None,
+        "'trl': trl's own defaults (dapo, beta 0, learning rate 1e-6, temperature 1, no thinking, ...) for settings "
+        "that are not given. 'minimind': those here, without a message to users of trl.",
+    )
     per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
     generation_kwargs: dict | str | None = _field(
         None, "Settings of rollouts by the names of transformers' GenerationConfig; they win over the fields."
@@ -116,6 +122,8 @@ class GRPOConfig(DynamicSamplingSettings, RLConfig):
     ref_model_sync_steps: Count = _field(512, "Steps between two such updates.")
 
     def __post_init__(self):
+        if not hasattr(self, "_settled"):  # only when they are made: later changes are the user's
+            take_trl_defaults(self)
         if isinstance(self.scale_rewards, bool):
             self.scale_rewards = "group" if self.scale_rewards else "none"
         resolve_generation_kwargs(self)
@@ -134,6 +142,10 @@ class GRPOConfig(DynamicSamplingSettings, RLConfig):
         if self.turn_discount < 1:
             self.check_turns()
         say_without_effect(self)
+
+    def check_again(self) -> None:
+        super().check_again()
+        say_other_defaults(self)
 
     def _check_loss(self) -> None:
         objective, self.loss_aggregation = resolve_loss_type(self._loss, self.loss_aggregation)

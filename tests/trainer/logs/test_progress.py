@@ -2,6 +2,7 @@
 """Progress: a bar on a terminal, plain lines elsewhere, with the numbers that matter."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -89,6 +90,33 @@ def test_bar_on_a_terminal():
     shown = drive(Console(file=io.StringIO(), width=160, force_terminal=True))
     assert "training" in shown and "4/4" in shown and "reward 1.5, kl_ref 0.02" in shown
     assert "step 4/4" not in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "kept", "left_out"),
+    [
+        (80, ["reward 1.5", "kl_ref 0.02", "loss 0.1"], ["tok/s"]),
+        (60, ["reward 1.5"], ["loss", "tok/s"]),
+        (160, ["reward 1.5", "kl_ref 0.02", "loss 0.1", "tok/s 321"], []),
+    ],
+)
+def test_steps_time_left_and_reward_stay_where_it_is_narrow(width, kept, left_out):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    shown = drive(console, steps=2000, start=1995)
+    shown = re.sub(r"\x1b\[\w+", "", shown.split("\r")[-1])  # what moves the cursor
+    (line,) = [line for line in shown.splitlines() if "2000/2000" in line]
+    assert len(line.rstrip()) <= width and "\N{HORIZONTAL ELLIPSIS}" not in line
+    assert all(each in line for each in (*kept, "0:00:00")) and not any(each in line for each in left_out)
+
+
+def test_numbers_of_another_trainer():
+    console = Console(file=io.StringIO(), width=80)
+    state, control = TrainerState(max_steps=1, global_step=1, is_world_process_zero=True), TrainerControl()
+    callback = RLProgressCallback(console, shown={"loss": "loss", "accuracy": "right"})
+    callback.on_train_begin(None, state, control)
+    callback.on_log(None, state, control, logs={"loss": 0.25, "accuracy": 0.5, "reward": 1.0})
+    callback.on_train_end(None, state, control)
+    assert "step 1/1: loss 0.25, right 0.5, 0:00:00 left" in console.file.getvalue()
 
 
 def test_other_processes_are_silent():
