@@ -153,7 +153,7 @@ def _refuse_minimind2(weights: Mapping[str, torch.Tensor]) -> None:
     """MiniMind2 is another architecture: that of Llama, without norms of queries and keys."""
     first_names = {"tok_embeddings.weight", "layers.0.attention.wq.weight"} <= weights.keys()
     llama_names = EMBEDDING in weights and "model.layers.0.self_attn.q_proj.weight" in weights
-    if not first_names and (not llama_names or "model.layers.0.self_attn.q_norm.weight" in weights):
+    if not first_names and (not llama_names or any("q_norm" in name for name in weights)):
         return
     if any(".experts." in name for name in weights):
         remedy = (

@@ -81,7 +81,7 @@ def test_answers_that_changed_most_are_shown():
     console = Console(file=io.StringIO(), width=100)
     console.print(changes_table(before, after, most=1))
     shown = console.file.getvalue()
-    assert "2 prompts better, 2 worse" in shown
+    assert "2 prompts better, 2 worse" in " ".join(shown.split())
     assert all(each in shown for each in ("q0", "a0", "b0", "0 → 1", "q1", "a1", "b1", "1 → 0"))
     assert not any(each in shown for each in ("q2", "q3", "q4", "q5"))
     assert changes_table(before, after, most=9).row_count == 4

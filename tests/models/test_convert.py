@@ -469,7 +469,8 @@ def test_folder_whose_weights_do_not_fit(pth, tmp_path):
 
 def test_minimind2_is_recognised_and_sent_to_its_transformers_folder(tmp_path):
     """Its names were first those of llama.c, later those of transformers' Llama; neither has norms of queries."""
-    llama = LlamaForCausalLM(LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1))
+    sizes = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    llama = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
     later = llama.state_dict()
     first = {"tok_embeddings.weight": torch.zeros(16, 8), "layers.0.attention.wq.weight": torch.zeros(8, 8)}
     experts = later | {"model.layers.0.mlp.experts.0.gate_proj.weight": torch.zeros(8, 8)}
