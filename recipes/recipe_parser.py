@@ -65,7 +65,7 @@ class RecipeParser(TrlParser):
         made = self.parse_args_and_config(arguments)
         for each in made:
             if hasattr(each, "passed"):
-                each.passed = frozenset(given)
+                each.passed = tuple(sorted(given))
         return made
 
     def _take_trl_defaults(self, flags: Sequence[str], given: Collection[str]) -> None:

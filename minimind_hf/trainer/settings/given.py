@@ -20,7 +20,7 @@ def noting_passed(config_class: type) -> type:
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         config = super(config_class, cls).__new__(cls)
         names = (each.name for each in fields(cls) if each.init)
-        config.passed = frozenset((*(name for name, _ in zip(names, args, strict=False)), *kwargs))
+        config.passed = (*(name for name, _ in zip(names, args, strict=False)), *kwargs)
         return config
 
     config_class.__new__ = staticmethod(made)

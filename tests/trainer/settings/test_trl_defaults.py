@@ -74,7 +74,7 @@ def test_later_changes_and_copies_stay(copied):
     config.temperature = 0.8
     config.check_again()
     assert (config.temperature, config.beta, config.learning_rate) == (0.8, 0.1, 1e-6)
-    assert config.passed == {"output_dir", "use_cpu", "defaults", "beta"}
+    assert config.passed == ("output_dir", "use_cpu", "defaults", "beta")
 
 
 def test_other_names_are_refused_and_ppo_has_none():
