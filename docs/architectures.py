@@ -35,6 +35,7 @@ SIZES = {
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "hidden_size_per_layer_input"), 8),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 64),
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 259),
+    "sliding_window": 8,  # so that windows hide something
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,

@@ -38,7 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first, so that no worker is left alone with it at the end."""
+    """What needs a device is skipped without one. What takes longest comes first, so that no worker is left alone with
+    it at the end."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
     items.sort(key=lambda item: item.path.name not in SEVERAL_PROCESSES and not item.get_closest_marker("slow"))
 
 

@@ -81,6 +81,32 @@ def vocabulary_size(model: nn.Module) -> int:
     return unwrap(model).config.get_text_config().vocab_size
 
 
+def quantisation(model: nn.Module) -> str | None:
+    """Returns how a model's weights are quantised, such as "bitsandbytes in 4 bits"; `None` if they are not."""
+    settings = getattr(unwrap(model).config, "quantization_config", None)
+    if settings is None:
+        return None
+    settings = settings if isinstance(settings, dict) else settings.to_dict()
+    method = settings.get("quant_method", "an unknown method")
+    bits = [bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit")]
+    return " in ".join([str(getattr(method, "value", method)), *(f"{each} bits" for each in bits)])
+
+
+def sliding_windows(model: nn.Module) -> list[int | None] | None:
+    """Returns the sliding window of each layer, `None` for full attention.
+
+    `None` instead of a list: some layer is neither, so that other things than windows decide what its tokens see.
+    """
+    config = unwrap(model).config.get_text_config()
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return [window or None] * getattr(config, "num_hidden_layers", 0)
+    if not set(kinds) <= {"full_attention", "sliding_attention"}:
+        return None
+    return [(window or None) if kind == "sliding_attention" else None for kind in kinds]
+
+
 def context_length(model: nn.Module) -> int | None:
     """Returns the maximum context length of the model in tokens; `None` if its positions are unlimited."""
     declared = getattr(unwrap(model).config.get_text_config(), "max_position_embeddings", None)

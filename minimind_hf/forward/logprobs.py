@@ -170,14 +170,15 @@ def joined_scores(parts: Sequence[TokenScores], batch: TokenBatch) -> TokenScore
     return TokenScores(joined([part.logps for part in parts]), entropy, aux_loss)
 
 
-def shared_prompt_scores(
+def packed_scores(
     model: nn.Module,
     packed: PackedBatch,
     temperature: float,
     with_aux_loss: bool = False,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """Computes log-probabilities in the shared-prompt layout; [`attach`] must have prepared the model.
+    """Computes log-probabilities of a packed row; for the shared-prompt layout, [`attach`] must have prepared the
+    model.
 
     Args:
         model: A causal LM whose attention goes through transformers' interface.
@@ -194,11 +195,9 @@ def shared_prompt_scores(
     inputs = {
         "input_ids": packed.input_ids,
         "position_ids": packed.position_ids,
-        # A mask with four dimensions is used as it is; the attention of this layout builds its own.
-        "attention_mask": packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
-        "shared_prompt": packed.groups,
         "logits_to_keep": packed.predictors,
         "use_cache": False,
+        **packed.attention_inputs(),
     }
     if "output_router_logits" in forward_arguments(model):
         inputs["output_router_logits"] = with_aux_loss

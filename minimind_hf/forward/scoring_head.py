@@ -2,8 +2,9 @@
 """Log-probabilities from the language-model head, without holding all its logits at once.
 
 Inside the context, the head maps hidden states to `(log-probability, entropy)` of given target tokens instead of
-logits. It works chunk by chunk, and the logits of a chunk are recomputed in the backward pass. This happens in the
-head's own forward, so everything that wraps the model (DDP, DeepSpeed, FSDP, peft) works as it does with logits.
+logits. It works chunk by chunk, and the logits of a chunk are recomputed in the backward pass; what fits into one
+chunk is not. A chunk on a CPU is what its caches hold, on a device a share of the memory that is free. This happens in
+the head's own forward, so everything that wraps the model (DDP, DeepSpeed, FSDP, peft) works as it does with logits.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,12 @@ from torch.utils.checkpoint import checkpoint
 
 from .kept_tokens import KeptTokens
 
-LOGITS_PER_CHUNK = 2**23  # 32 MiB in float32
+LOGITS_PER_CHUNK = 2**23  # 32 MiB in float32: of a CPU, and the fewest on a device
+MOST_LOGITS = 2**29  # of a device: larger products are not faster
+# As the head returns them, in float32, divided by the temperature, their probabilities, and the gradient in both
+# dtypes
+BYTES_PER_LOGIT = 20
+SHARE_OF_FREE = 0.25  # the rest is for fragments, and for the gradients of the layers
 ROWS_PER_TILE = 64  # with 6400 logits each, 1.6 MiB: several passes over a tile read the cache instead of memory
 
 
@@ -112,7 +118,7 @@ def chunked_scores(
     Returns:
         `Tensor` of shape `(K, 2)`: log-probability, with a gradient, and entropy in nats.
     """
-    rows = max(1, LOGITS_PER_CHUNK // vocab_size)
+    rows = max(1, logits_per_chunk(hidden.device) // vocab_size)
     options = (temperature, entropy_gradient)
     hidden_chunks = hidden.split(rows)
     sets = [None] * len(hidden_chunks) if kept is None else kept.split(rows)
@@ -125,6 +131,24 @@ def chunked_scores(
             for chunk in chunks
         ]
     return torch.cat([torch.stack([logps, entropy.to(logps)], dim=1) for logps, entropy in results])
+
+
+def logits_per_chunk(device: torch.device) -> int:
+    """How many logits to hold at a time; on a device a power of two, so that it seldom differs from step to step."""
+    free = free_bytes(device)
+    if free is None:
+        return LOGITS_PER_CHUNK
+    fitting = int(free * SHARE_OF_FREE) // BYTES_PER_LOGIT
+    return min(max(1 << max(fitting, 1).bit_length() - 1, LOGITS_PER_CHUNK), MOST_LOGITS)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """The memory that tensors can still take: what nobody has, and what torch has but does not use. Known of CUDA
+    devices alone."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 @contextmanager

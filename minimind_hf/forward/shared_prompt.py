@@ -6,9 +6,13 @@ the end of a completion that no scored token depends on (the last one at least) 
 must count them. In every completion, position ids continue from the prompt. Tokens interact only in attention, so only
 attention has to know the layout: a prompt attends to itself, a completion to the prompt and to itself. The layout uses
 transformers' attention interface and passes every other call on to the model's previous implementation.
+
+Two kernels compute it, each by the name of an attention implementation: FlexAttention on devices ([`FLEX_NAME`]), and
+torch's fused attention group by group, in blocks for long contexts on a CPU ([`ATTENTION_NAME`]).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,39 +22,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from .block_attention import block_attention, group_spans, pays_off
+from .flex import flex_row_attention
 from .introspection import unwrap
 from .kept_tokens import KeptTokens
+from .row_layout import Group, RowLayout
 from .token_batch import TokenBatch
 
 ATTENTION_NAME = "sdpa_shared_prompt"
-
-
-@dataclass
-class Group:
-    """One prompt, followed by its completions one after the other.
-
-    Args:
-        prompt_length (`int`): Tokens of the prompt.
-        lengths (`list[int]`): Tokens of each of its G completions; those without tokens here are left out.
-        gather (`Tensor` of shape `(G, longest)`, *optional*): Index of each completion's tokens among the tokens of
-            all completions, padded with 0; `None` if they have equal lengths and no gathering is needed.
-        scatter (`Tensor`, *optional*): Index of each token in the flattened `gather`.
-        mask (`Tensor` of shape `(longest, prompt + longest)`): The positions that a completion token attends to.
-    """
-
-    prompt_length: int
-    lengths: list[int]
-    gather: Tensor | None
-    scatter: Tensor | None
-    mask: Tensor
-
-    @property
-    def count(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def completions_length(self) -> int:
-        return sum(self.lengths)
+FLEX_NAME = "flex_shared_prompt"
 
 
 @dataclass
@@ -60,7 +39,7 @@ class PackedBatch:
     Args:
         input_ids (`Tensor` of shape `(1, T)`), position_ids (`Tensor` of shape `(1, T)`): The row of tokens.
         multiplicity (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
-        groups (`list[Group]`): The positions of prompts and completions.
+        layout ([`RowLayout`]): The positions of prompts and completions.
         predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each scored token.
         targets (`Tensor` of shape `(K,)`): The scored tokens.
         slots (`Tensor` of shape `(K,)`): Their index in the flattened `(N, C)` of the padded layout.
@@ -71,12 +50,17 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     multiplicity: Tensor
-    groups: list[Group]
+    layout: RowLayout
     predictors: Tensor
     targets: Tensor
     slots: Tensor
     shape: tuple[int, int]
     kept: KeptTokens | None = None
+
+    def attention_inputs(self) -> dict[str, Any]:
+        """What a model's forward must be given for its attention."""
+        # A mask with four dimensions is used as it is; the attention of this layout builds its own.
+        return {"attention_mask": self.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool), "shared_prompt": self.layout}
 
     def to_padded(self, values: Tensor) -> Tensor:
         """Puts one value per scored token, shape `(K,)`, into `(N, C)`; 0 everywhere else."""
@@ -96,15 +80,20 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
     Returns:
         [`PackedBatch`]
     """
+    return pack_rows(batch, batch.groups(), keep_last_tokens)
+
+
+def pack_rows(batch: TokenBatch, groups: list[list[int]], keep_last_tokens: bool) -> PackedBatch:
+    """Packs a batch without padding, with one prompt for each of `groups`, whose completions follow it."""
     ids, positions, weights, predictors, targets, slots = [], [], [], [], [], []
-    groups = []
+    lengths = []
     width = batch.width
-    for rows in batch.groups():
+    for rows in groups:
         prompt = batch.prompt_ids[rows[0]]
         ids += prompt
         positions += range(len(prompt))
         weights += [len(rows)] * len(prompt)
-        prompt_end, lengths = len(ids), []
+        prompt_end, of_prompt = len(ids), []
         for row in rows:
             completion, start, places = batch.completion_ids[row], len(ids), batch.scored_places(row)
             last_predictor = places[-1] if places else 0  # the token before the last scored one
@@ -115,9 +104,8 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
             predictors += [start + place - 1 if place else prompt_end - 1 for place in places]
             targets += [completion[place] for place in places]
             slots += [row * width + place for place in places]
-            if needed:
-                lengths.append(needed)
-        groups.append(_group(len(prompt), lengths, batch.device))
+            of_prompt.append(needed)
+        lengths.append((len(prompt), of_prompt))
     ids, positions, weights, predictors, targets, slots = (
         torch.tensor(values, dtype=torch.long).to(batch.device)
         for values in (ids, positions, weights, predictors, targets, slots)
@@ -126,26 +114,13 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
         input_ids=ids[None],
         position_ids=positions[None],
         multiplicity=weights[None],
-        groups=groups,
+        layout=RowLayout.of(lengths, batch.device),
         predictors=predictors,
         targets=targets,
         slots=slots,
         shape=(len(batch), width),
         kept=batch.scored_sets(),
     )
-
-
-def _group(prompt_length: int, lengths: list[int], device: torch.device) -> Group:
-    longest = max(lengths, default=0)
-    mask = torch.ones(longest, prompt_length + longest, dtype=torch.bool, device=device).tril(diagonal=prompt_length)
-    if len(set(lengths)) <= 1:
-        return Group(prompt_length, lengths, None, None, mask)
-    counts = torch.tensor(lengths)
-    within = torch.arange(longest) < counts[:, None]
-    starts = counts.cumsum(0) - counts
-    gather = torch.where(within, starts[:, None] + torch.arange(longest), 0)
-    scatter = within.flatten().nonzero().squeeze(1)
-    return Group(prompt_length, lengths, gather.to(device), scatter.to(device), mask)
 
 
 def shared_prompt_attention(
@@ -156,7 +131,8 @@ def shared_prompt_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    shared_prompt: list[Group] | None = None,
+    sliding_window: int | None = None,
+    shared_prompt: RowLayout | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """Attention for transformers' interface: in the layout of this module with `shared_prompt`, else `sdpa`."""
@@ -164,11 +140,35 @@ def shared_prompt_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
-    longest_context = max(group.prompt_length + max(group.lengths, default=0) for group in shared_prompt)
-    if dropout == 0.0 and pays_off(query, longest_context):
-        return _in_blocks(query, key, value, shared_prompt, scaling).transpose(1, 2), None
+    shared_prompt.windows_seen.append(sliding_window)
+    window = shared_prompt.hides(sliding_window)
+    if window is None and dropout == 0.0 and pays_off(query, shared_prompt.longest_context):
+        return _in_blocks(query, key, value, shared_prompt.groups, scaling).transpose(1, 2), None
     options = {"dropout_p": dropout, "scale": scaling}
-    return _by_group(query, key, value, shared_prompt, options).transpose(1, 2), None
+    return _by_group(query, key, value, shared_prompt, window, options).transpose(1, 2), None
+
+
+def flex_shared_prompt_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    shared_prompt: RowLayout | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """The same through FlexAttention, which has no dropout: with dropout it goes group by group."""
+    if shared_prompt is None or dropout > 0.0:
+        options = {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window}
+        return shared_prompt_attention(
+            module, query, key, value, attention_mask, **options, shared_prompt=shared_prompt, **kwargs
+        )
+    shared_prompt.windows_seen.append(sliding_window)
+    mask = shared_prompt.flex(shared_prompt.hides(sliding_window))
+    return flex_row_attention(query, key, value, mask, scaling).transpose(1, 2), None
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
@@ -181,22 +181,25 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], s
     return block_attention(query[0], key[0], value[0], spans, scaling)[None]
 
 
-def _by_group(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], options: dict) -> Tensor:
+def _by_group(
+    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, window: int | None, options: dict
+) -> Tensor:
     """torch's fused attention, group by group: `(1, heads, T, width)`, as wide as the values."""
     repeats = query.shape[1] // key.shape[1]
     # Split, do not slice: the backward of a slice fills a whole tensor with zeros, that of a split joins the pieces.
-    sizes = [size for group in groups for size in (group.prompt_length, group.completions_length)]
+    sizes = [size for group in layout.groups for size in (group.prompt_length, group.completions_length)]
     pieces = zip(*(states.split(sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs = []
-    for group in groups:
+    for group, (prompt_mask, mask) in zip(layout.groups, layout.masks(window), strict=True):
         prompt_query, prompt_key, prompt_value = next(pieces)
         completions = next(pieces)
-        outputs.append(_attend(prompt_query, prompt_key, prompt_value, repeats, is_causal=True, **options))
+        causal = {"is_causal": True} if prompt_mask is None else {"attn_mask": prompt_mask}
+        outputs.append(_attend(prompt_query, prompt_key, prompt_value, repeats, **causal, **options))
         if group.count:
             q, k, v = (_by_completion(states[0], group) for states in completions)
             k = torch.cat([prompt_key.expand(group.count, -1, -1, -1), k], dim=2)
             v = torch.cat([prompt_value.expand(group.count, -1, -1, -1), v], dim=2)
-            attended = _attend(q, k, v, repeats, attn_mask=group.mask, **options)
+            attended = _attend(q, k, v, repeats, attn_mask=mask, **options)
             outputs.append(_by_token(attended, group))
     return torch.cat(outputs, dim=2)
 
@@ -222,15 +225,27 @@ def _by_token(states: Tensor, group: Group) -> Tensor:
     return states[None]
 
 
-AttentionInterface.register(ATTENTION_NAME, shared_prompt_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+for _name, _attention in ((ATTENTION_NAME, shared_prompt_attention), (FLEX_NAME, flex_shared_prompt_attention)):
+    AttentionInterface.register(_name, _attention)
+    AttentionMaskInterface.register(_name, sdpa_mask)
 
 
-def attach(model: nn.Module) -> None:
-    """Makes a model's attention understand the layout; every other call works as before."""
-    unwrap(model).set_attn_implementation(ATTENTION_NAME)
+def attach(model: nn.Module, name: str = ATTENTION_NAME) -> None:
+    """Makes a model's attention understand the layout; every other call works as before.
+
+    Args:
+        model: A causal LM or a token classifier.
+        name (`str`): The kernel: [`ATTENTION_NAME`] or [`FLEX_NAME`].
+    """
+    unwrap(model).set_attn_implementation(name)
 
 
 def detach(model: nn.Module) -> None:
     """Undoes [`attach`]."""
     unwrap(model).set_attn_implementation("sdpa")
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    """The kernels to try on a device, the fastest first. FlexAttention compiles no float64."""
+    on_device = device.type == "cuda" and dtype != torch.float64
+    return (FLEX_NAME, ATTENTION_NAME) if on_device else (ATTENTION_NAME,)

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .introspection import forward_arguments
+from .introspection import forward_arguments, quantisation, sliding_windows
 from .probes import probe_batches
-from .shared_prompt import PackedBatch, attach, detach, pack
+from .shared_prompt import PackedBatch, attach, detach, kernels_for
 from .token_batch import TokenBatch
+from .varlen import packed_for, takes_varlen
 
-# In parts of the distance between the lowest and the highest value; reduced precision: 0.1.
+# In parts of the distance between the lowest and the highest value.
+_IN_REDUCED_PRECISION = 0.1
 _PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 
 
@@ -25,7 +27,7 @@ def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tens
         critic: A token classifier with one label; its train/eval mode is not changed. For `shared_prompt`, one that
             [`choose_values_layout`] accepted.
         batch ([`TokenBatch`]): The completions and their prompts.
-        layout (`str`): `"shared_prompt"`, `"padded"` or `"unpadded"`.
+        layout (`str`): `"shared_prompt"`, `"padded"`, `"unpadded"` or `"varlen"`.
 
     Returns:
         `Tensor` of shape `(N, C)`, float32 or wider; arbitrary at padding and at tokens that are not scored.
@@ -35,7 +37,7 @@ def completion_values(critic: nn.Module, batch: TokenBatch, layout: str) -> Tens
     if layout == "unpadded":
         parts = [_padded_values(critic, *part.padded()) for part in batch.by_prompt()]
         return torch.cat([F.pad(part, (0, batch.width - part.shape[1])) for part in parts])
-    return _packed_values(critic, pack(batch))
+    return _packed_values(critic, packed_for(layout, batch))
 
 
 def choose_values_layout(layout: str, critic: nn.Module, attaches: bool) -> str:
@@ -48,14 +50,17 @@ def choose_values_layout(layout: str, critic: nn.Module, attaches: bool) -> str:
     """
     if layout == "unpadded":
         return layout
-    if layout == "padded" or not _attends_to_everything(critic.config.get_text_config()):
+    if layout == "padded" or sliding_windows(critic) is None:
         return "padded"
-    if attaches:
-        attach(critic)
-    if _agrees(critic):
-        return layout
-    if attaches:
-        detach(critic)
+    if layout == "varlen":
+        return layout if takes_varlen(critic) and _agrees(critic, layout) else "padded"
+    if not attaches:
+        return layout if _agrees(critic, layout) else "padded"
+    for kernel in kernels_for(next(critic.parameters()).device, critic.dtype):
+        attach(critic, kernel)
+        if _agrees(critic, layout):
+            return layout
+    detach(critic)
     return "padded"
 
 
@@ -78,10 +83,8 @@ def _packed_values(critic: nn.Module, packed: PackedBatch) -> Tensor:
     outputs = critic(
         input_ids=packed.input_ids,
         position_ids=packed.position_ids,
-        # A mask with four dimensions is used as it is; the attention of this layout builds its own.
-        attention_mask=packed.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
-        shared_prompt=packed.groups,
         use_cache=False,
+        **packed.attention_inputs(),
     )
     return packed.to_padded(_at_least_float32(outputs.logits[0, packed.predictors, 0]))
 
@@ -90,29 +93,28 @@ def _at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-def _attends_to_everything(config) -> bool:
-    other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    return not other_layers and not getattr(config, "sliding_window", None)
-
-
 @torch.no_grad()
-def _agrees(critic: nn.Module) -> bool:
+def _agrees(critic: nn.Module, layout: str) -> bool:
     was_training = critic.training
     critic.eval()
     try:
-        return all(_agrees_on(batch, critic) for batch in probe_batches(critic))
+        return all(_agrees_on(batch, critic, layout) for batch in probe_batches(critic))
     finally:
         critic.train(was_training)
 
 
-def _agrees_on(batch: TokenBatch, critic: nn.Module) -> bool:
+def _agrees_on(batch: TokenBatch, critic: nn.Module, layout: str) -> bool:
     plain = completion_values(critic, batch, "padded")
     try:
-        packed = completion_values(critic, batch, "shared_prompt")
+        packed_batch = packed_for(layout, batch)
+        packed = _packed_values(critic, packed_batch)
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
         return False  # for example if the classifier passes no extra arguments to its attention
+    if layout == "shared_prompt" and not packed_batch.layout.saw(sliding_windows(critic)):
+        return False
     mask = batch.padded()[3].bool()
     # A new head gives values near 0: what matters is the difference relative to their spread.
     spread = (plain[mask].max() - plain[mask].min()).item()
     difference = (packed - plain)[mask].abs().max().item()
-    return difference <= _PROBE_TOLERANCE.get(critic.dtype, 0.1) * spread
+    tolerance = _PROBE_TOLERANCE.get(critic.dtype, _IN_REDUCED_PRECISION)
+    return difference <= (tolerance if quantisation(critic) is None else _IN_REDUCED_PRECISION) * spread

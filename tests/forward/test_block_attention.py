@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from minimind_hf.forward import block_attention, shared_prompt
+from minimind_hf.forward.row_layout import RowLayout
 
 GROUPS = {
     "even": [(7, [5, 5, 5]), (3, [4])],
@@ -26,12 +27,12 @@ def states_of(groups, dtype, heads=4, kv_heads=2, dim=8, value_dim=None):
 
 
 def both_ways(groups, dtype, **shape):
-    packed = [shared_prompt._group(prompt, lengths, torch.device("cpu")) for prompt, lengths in groups]
+    layout = RowLayout.of(groups, torch.device("cpu"))
     states, grad = states_of(groups, dtype, **shape)
     results = []
     for attend in (
-        lambda: shared_prompt._in_blocks(*states, packed, 0.3),
-        lambda: shared_prompt._by_group(*states, packed, {"scale": 0.3}),
+        lambda: shared_prompt._in_blocks(*states, layout.groups, 0.3),
+        lambda: shared_prompt._by_group(*states, layout, None, {"scale": 0.3}),
     ):
         output = attend()
         results.append([output, *torch.autograd.grad(output, states, grad)])
@@ -78,11 +79,11 @@ def test_bfloat16_is_as_exact_as_fused_attention():
 
 
 def test_under_autocast_it_computes_in_its_dtype():
-    packed = [shared_prompt._group(7, [5, 3], torch.device("cpu"))]
+    layout = RowLayout.of([(7, [5, 3])], torch.device("cpu"))
     (query, key, value), _ = states_of([(7, [5, 3])], torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = shared_prompt._in_blocks(query, key, value, packed, None)
-        fused = shared_prompt._by_group(query, key, value, packed, {"scale": None})
+        output = shared_prompt._in_blocks(query, key, value, layout.groups, None)
+        fused = shared_prompt._by_group(query, key, value, layout, None, {"scale": None})
     assert output.dtype == fused.dtype == torch.bfloat16
     torch.testing.assert_close(output, fused, atol=3e-2, rtol=0)
     output.float().sum().backward()

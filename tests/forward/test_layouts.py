@@ -10,8 +10,6 @@ from transformers import (
     GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    MistralConfig,
-    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -191,8 +189,16 @@ def make_gpt2():
     return GPT2LMHeadModel(GPT2Config(vocab_size=259, n_embd=32, n_layer=1, n_head=2, n_positions=64))
 
 
+def chunked_qwen2():
+    config = Qwen2Config(**SHAPE)
+    config.layer_types = ["full_attention", "chunked_attention"]
+    model = Qwen2ForCausalLM(Qwen2Config(**SHAPE))
+    model.config = config
+    return model
+
+
 REFUSED = {
-    "sliding window": (lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=4)), False, "sliding_window"),
+    "chunked attention": (lambda: chunked_qwen2(), False, "neither the whole context nor a sliding window"),
     "eager": (lambda: make_policy(attn_implementation="eager"), False, "attn_implementation='eager'"),
     "generic router": ("qwen3_moe", True, "router loss cannot count"),
 }

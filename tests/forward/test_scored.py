@@ -153,7 +153,7 @@ def test_the_end_that_nothing_depends_on_is_left_out():
     assert packed.input_ids.tolist() == [[5, 6, 7, 10, 11, 30, 31]]
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 4, 3, 4]]
     assert packed.predictors.tolist() == [2, 4, 5, 6] and packed.targets.tolist() == [10, 12, 31, 32]
-    assert packed.slots.tolist() == [0, 2, 9, 10] and packed.groups[0].lengths == [2, 2]
+    assert packed.slots.tolist() == [0, 2, 9, 10] and packed.layout.groups[0].lengths == [2, 2]
     whole = pack(batch, keep_last_tokens=True)
     assert whole.input_ids.tolist() == [[5, 6, 7, 10, 11, 12, 13, 20, 21, 30, 31, 32]]
     assert whole.predictors.tolist() == [2, 4, 9, 10]

@@ -17,12 +17,12 @@ from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
 from ...forward.introspection import unwrap
-from ...forward.shared_prompt import ATTENTION_NAME
+from ...forward.shared_prompt import ATTENTION_NAME, FLEX_NAME
 from .cache_decoder import CacheDecoder
 from .parked_cache import CachedRows
 
 # Attention that takes a mask with a column for every slot; the last is sdpa outside the training forward.
-MASKED_ATTENTION = ("sdpa", "eager", ATTENTION_NAME)
+MASKED_ATTENTION = ("sdpa", "eager", ATTENTION_NAME, FLEX_NAME)
 
 
 def why_not_static(model: nn.Module, max_length: int) -> str | None:
