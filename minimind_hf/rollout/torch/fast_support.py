@@ -8,7 +8,7 @@ quantized layer, a hook), and the reason is named.
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ...forward.introspection import unwrap
+from ...forward.introspection import quantisation, unwrap
 
 ARCHITECTURES = frozenset(
     ["MiniMindForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"]
@@ -27,6 +27,8 @@ def why_not_fast(model: nn.Module) -> str | None:
     name = type(model).__name__
     if name not in ARCHITECTURES:
         return f"{name} is not one of {', '.join(sorted(ARCHITECTURES))}"
+    if method := quantisation(model):
+        return f"its linear layers are quantised ({method})"
     return _fault_of_config(model.config) or _fault_of_layers(model) or _fault_of_modules(model)
 
 

@@ -15,7 +15,12 @@ from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl.trainer.utils import create_model_from_path
 
-from ...forward.introspection import context_length, forward_arguments, refuse_learned_prompts, unwrap
+from ...forward.introspection import (
+    context_length,
+    forward_arguments,
+    refuse_learned_prompts,
+    unwrap,
+)
 from ...forward.layouts import choose_layout
 from ...forward.lean import use_lean_norms, use_onednn
 from ...forward.token_batch import made_up_batch
@@ -24,6 +29,7 @@ from ..distributed.sharding import whole_weights
 from ..settings.base import RLConfig
 from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
 from .dropout import disable_dropout, say_that_it_drops_out
+from .quantised import prepare_quantised
 from .reference import REFERENCE_ADAPTER
 from .rope import say_that_lengths_change_rope
 from .weights import load_adapter
@@ -53,6 +59,7 @@ def load_policy(model: str | PreTrainedModel, args: RLConfig, peft_config: PeftC
             )
         model = get_peft_model(model, _for_language_models(peft_config, model.config.model_type))
     refuse_learned_prompts(model)
+    prepare_quantised(model, args, is_peft_model(model))
     _check_adapter_learns(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
