@@ -16,6 +16,7 @@ from transformers import (
 from minimind_hf.forward import shared_prompt
 from minimind_hf.forward.layouts import choose_layout
 from minimind_hf.forward.probes import probe_batches
+from minimind_hf.forward.row_layout import Group
 from minimind_hf.forward.values import choose_values_layout, completion_values
 
 SHAPE = {
@@ -89,12 +90,12 @@ def test_values_near_zero_are_compared_by_their_spread(dtype, monkeypatch):
     assert completion_values(critic, batch, "padded").abs().max() < 0.1
     assert choose_values_layout("shared_prompt", critic, attaches=True) == "shared_prompt"
     # A completion that does not see its prompt: values change by less than 0.1.
-    right = shared_prompt._group
+    right = Group.masks
 
-    def blind(prompt_length, lengths, device):
-        group = right(prompt_length, lengths, device)
-        group.mask[:, :prompt_length] = False
-        return group
+    def blind(group, window, device):
+        prompt, completions = right(group, window, device)
+        completions[:, : group.prompt_length] = False
+        return prompt, completions
 
-    monkeypatch.setattr(shared_prompt, "_group", blind)
+    monkeypatch.setattr(Group, "masks", blind)
     assert choose_values_layout("shared_prompt", critic_of(make_llama(), dtype), attaches=True) == "padded"

@@ -11,6 +11,7 @@ from minimind_hf.forward import lean, shared_prompt
 from minimind_hf.forward.kept_tokens import KeptTokens
 from minimind_hf.forward.lean import restore_forwards
 from minimind_hf.forward.proof import Finding, compare_scores, tolerance_of
+from minimind_hf.forward.row_layout import Group
 from minimind_hf.forward.token_batch import TokenBatch
 from minimind_hf.trainer.experience import proving
 from minimind_hf.trainer.experience.proving import ForwardProof, few_completions
@@ -75,27 +76,25 @@ def test_equal_forwards_change_nothing(tmp_path, algorithm, case, said):
 
 def later_tokens_seen(patch):
     """A mask that hides nothing."""
-    original = shared_prompt._group
+    original = Group.masks
 
-    def group(*args):
-        made = original(*args)
-        made.mask = torch.ones_like(made.mask)
-        return made
+    def masks(*args):
+        prompt, completions = original(*args)
+        return prompt, torch.ones_like(completions)
 
-    patch(shared_prompt, "_group", group)
+    patch(Group, "masks", masks)
 
 
 def prompts_unseen(patch):
     """A completion that attends to the prompt of another group as far as lengths allow: here to none of its own."""
-    original = shared_prompt._group
+    original = Group.masks
 
-    def group(prompt_length, *args):
-        made = original(prompt_length, *args)
-        made.mask = made.mask.clone()
-        made.mask[:, : prompt_length // 2] = False
-        return made
+    def masks(group, *args):
+        prompt, completions = original(group, *args)
+        completions[:, : group.prompt_length // 2] = False
+        return prompt, completions
 
-    patch(shared_prompt, "_group", group)
+    patch(Group, "masks", masks)
 
 
 def backward_wrong(patch):
