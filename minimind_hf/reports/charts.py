@@ -142,6 +142,12 @@ CHARTS = (
         "Completion tokens per second of the whole run, not only of sampling.",
         "tokens / s",
     ),
+    Chart(
+        "Speculation",
+        ("rollout/tokens_per_pass", "rollout/acceptance"),
+        "Tokens that a row draws per pass, 1 without drafts; and the share of drafts that was drawn.",
+        label=lambda name: name.removeprefix("rollout/"),
+    ),
 )
 
 

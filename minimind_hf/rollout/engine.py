@@ -7,6 +7,7 @@ are those of the sampling distribution (the full softmax of logits / temperature
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -65,9 +66,18 @@ class RolloutEngine(ABC):
 
         Returns:
             `dict[str, tuple[float, float]]`: By name, a sum and the count of what it is a sum over. The mean of all
-            processes is logged as `sampling/NAME`; with a count of 0 there is nothing to log.
+            processes is logged as `sampling/NAME`, or as `NAME` if that has a `/`; with a count of 0 there is nothing
+                to log.
         """
         return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on from a checkpoint needs beyond weights, of kinds that `torch.load` takes with
+        `weights_only`."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most engines have no state
+        """Goes on from [`state_dict`], before the first rollout."""
 
     def check_ready(  # noqa: B027 - most engines need nothing
         self, model: nn.Module, max_prompt_length: int | None, max_completion_length: int

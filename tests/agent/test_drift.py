@@ -16,7 +16,7 @@ from chat_tokenizers import HOSTILE, chat_tokenizer
 from minimind_hf.agent import Agent, Conversation, Reply
 from minimind_hf.rollout import SamplingParams
 from minimind_hf.rollout.observers import Observers
-from minimind_hf.rollout.torch.scheduler import Decoder
+from minimind_hf.rollout.torch.decoder import Decoder
 from minimind_hf.rollout.torch.sessions import SessionScheduler
 
 TEMPLATES = ("minimind", "qwen2_5", "qwen3", "llama3_2", "chatml")

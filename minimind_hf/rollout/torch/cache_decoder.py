@@ -10,8 +10,10 @@ from transformers import Cache
 
 from ...forward.introspection import cache_argument, forward_arguments
 from .caches import cache_of, new_cache, select_rows
+from .decoder import Decoder
 from .parked_cache import CachedRows, join
-from .scheduler import Decoder
+
+MAX_HOLES = 32  # columns that no row needs, before the cache is copied without them
 
 
 class CacheDecoder(Decoder):
@@ -68,6 +70,24 @@ class CacheDecoder(Decoder):
         self.next_position = self.next_position + 1
         return logits
 
+    def append(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        counts = torch.tensor([[len(ids)] for ids in token_ids], device=self.device)
+        longest = max(len(ids) for ids in token_ids)
+        padded = torch.tensor([list(ids) + [0] * (longest - len(ids)) for ids in token_ids], device=self.device)
+        ahead = torch.arange(longest, device=self.device)
+        is_token = ahead < counts
+        self.mask = torch.cat([self.mask, is_token.long()], dim=1)
+        positions = self.next_position + torch.minimum(ahead, counts - 1)  # those of padding exist, too
+        logits = self._decode(padded, self.mask, positions, self.cache, longest)
+        self.next_position = self.next_position + counts
+        return logits[is_token]
+
+    def cut(self, counts: Sequence[int]) -> None:
+        self.next_position = self.next_position - torch.tensor(counts, device=self.device).unsqueeze(1)
+        self.mask = self.mask * (self.mask.cumsum(dim=1) <= self.next_position)
+        if self.mask.shape[1] > int(self.next_position.max()) + MAX_HOLES:
+            self._take_rows(self._cached_rows().compact())
+
     def park(self, rows: Sequence[int], excess: Sequence[int]) -> list[CachedRows]:
         running = self._cached_rows()
         return [running.row(row, count) for row, count in zip(rows, excess, strict=True)]
@@ -94,8 +114,16 @@ class CacheDecoder(Decoder):
         self.cache, self.mask = rows.to_cache(self.model), rows.mask
         self.next_position = self.mask.sum(dim=1, keepdim=True)
 
-    def _decode(self, input_ids: Tensor, mask: Tensor | None, position_ids: Tensor, cache: Cache | None) -> Tensor:
-        inputs = {"position_ids": position_ids, "logits_to_keep": 1}
+    def _decode(
+        self,
+        input_ids: Tensor,
+        mask: Tensor | None,
+        position_ids: Tensor,
+        cache: Cache | None,
+        last: int | None = None,
+    ) -> Tensor:
+        """Returns logits: behind the last token of each row, or behind the `last` ones."""
+        inputs = {"position_ids": position_ids, "logits_to_keep": last or 1}
         inputs = {name: value for name, value in inputs.items() if name in self.accepted}
         if cache is not None:
             inputs[self.cache_name] = cache
@@ -104,4 +132,4 @@ class CacheDecoder(Decoder):
             outputs = self.model(input_ids=input_ids, attention_mask=mask, use_cache=True, **inputs)
         if cache is None:
             self.cache = cache_of(outputs, self.model)
-        return outputs.logits[:, -1]
+        return outputs.logits[:, -1] if last is None else outputs.logits[:, -last:]

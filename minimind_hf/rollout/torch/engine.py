@@ -12,9 +12,8 @@ there (see `proof`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -29,14 +28,17 @@ from ..refill import Refill
 from ..session import Session
 from .cache_decoder import CacheDecoder
 from .caches import is_recurrent, why_not_parked
+from .decoder import Decoder
 from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
-from .fast_weights import pack
+from .fast_weights import FastWeights, pack
 from .proof import ROWS_EACH, TOKENS, Proofs, compare_decoders, few_prompts
 from .recurrent_decoder import RecurrentDecoder
-from .scheduler import Decoder, Scheduler
+from .scheduler import Scheduler
 from .sessions import SessionScheduler, groups_of
+from .speculating import Speculating
 from .static_decoder import StaticDecoder, why_not_static
+from .trials import ShortSession
 
 logger = logging.get_logger(__name__)
 
@@ -56,7 +58,7 @@ _FAULTS_OF_MODELS = (
 GPU_SYNC_EVERY = 8
 
 
-class TorchEngine(RolloutEngine):
+class TorchEngine(Speculating, RolloutEngine):
     """Decodes in the process of the trainer.
 
     Weights are packed at the start of each `generate` and released at its end, so that the copy is never outdated and
@@ -72,6 +74,8 @@ class TorchEngine(RolloutEngine):
         verify_fast_paths (`str`): `"first"` compares a fast path with the model's own forward before it is first taken
             on another device than a CPU, and does not take it if they differ; `"always"` compares before every
             rollout, on CPUs too; `"off"` takes it without.
+        speculation (`str`, *optional*): `"self"` decodes several tokens of a row at once where it can guess them from
+            texts of the same prompt. What is drawn is the same.
     """
 
     weights_are_shared = True
@@ -82,6 +86,7 @@ class TorchEngine(RolloutEngine):
         dtype: str | None = None,
         path: str = "auto",
         verify_fast_paths: str = "first",
+        speculation: str | None = None,
     ):
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows must be at least 1, got {max_batch_rows}.")
@@ -91,6 +96,7 @@ class TorchEngine(RolloutEngine):
             raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}.")
         if verify_fast_paths not in MODES:
             raise ValueError(f"verify_fast_paths must be one of {', '.join(MODES)}, got {verify_fast_paths!r}.")
+        self._speculate(speculation, path)
         self.max_batch_rows = max_batch_rows
         self.dtype = DTYPES[dtype] if dtype else None
         self.path = path
@@ -111,6 +117,7 @@ class TorchEngine(RolloutEngine):
         Raises:
             ValueError: If it cannot be decoded with, with the reason.
         """
+        self._check_drafts(model)
         if why_not_fast(model) is None:
             return
         top = vocabulary_size(model) - 1
@@ -123,8 +130,7 @@ class TorchEngine(RolloutEngine):
         Raises:
             ValueError: With the model's class and the reason.
         """
-        takes_packed = self.path == "fast" or (self.path == "auto" and next(model.parameters()).device.type == "cpu")
-        if takes_packed and why_not_fast(model) is None:
+        if self._takes_packed(model):
             return
         if reason := why_not_parked(model):
             raise ValueError(
@@ -132,9 +138,13 @@ class TorchEngine(RolloutEngine):
                 "rollout_engine='sglang' or an engine of your own, or train another model."
             )
         top = vocabulary_size(model) - 1
-        sessions = [_ShortSession([min(5, top), min(6, top)], top), _ShortSession([min(8, top)], top)]
+        sessions = [ShortSession([min(5, top), min(6, top)], top), ShortSession([min(8, top)], top)]
         params = SamplingParams(6, 1.0, tuple(range(top + 1)))
         self._try(model, "play episodes", lambda: self._converse(sessions, params))
+
+    def _takes_packed(self, model: nn.Module) -> bool:
+        takes_packed = self.path == "fast" or (self.path == "auto" and next(model.parameters()).device.type == "cpu")
+        return takes_packed and why_not_fast(model) is None
 
     def _try(self, model: nn.Module, doing: str, work: Callable[[], object]) -> None:
         """Does something short with a model before it is synced."""
@@ -208,18 +218,24 @@ class TorchEngine(RolloutEngine):
             raise RuntimeError("TorchEngine has no weights yet: call sync_weights(model, version) first.")
         if len(prompt_ids) == 0:
             return []
+        if not self._is_trying:
+            self._check_drafts(self.model)
         was_training = self.model.training
         self.model.eval()
         try:
             path = self._proved_path(prompt_ids, sampling)
             with torch.inference_mode() if path == "fast" else torch.no_grad():
                 decoder = self._decoder(path, prompt_ids, sampling, **sizes)
-                return make_scheduler(
+                drafts = self._begin_drafts(path, prompt_ids, sampling, decoder)
+                rollouts = make_scheduler(
                     decoder,
                     max_batch_rows=self.max_batch_rows,
-                    sync_every=1 if decoder.device.type == "cpu" else GPU_SYNC_EVERY,
+                    sync_every=1 if decoder.device.type == "cpu" or drafts is not None else GPU_SYNC_EVERY,
                     weights_version=self.weights_version,
+                    drafts=drafts,
                 ).run()
+                self._end_drafts(drafts)
+                return rollouts
         finally:
             self.model.train(was_training)
 
@@ -256,7 +272,7 @@ class TorchEngine(RolloutEngine):
             return "general"
         if self.path == "auto":
             path = {"cpu": "fast", "cuda": "graph"}.get(self._device().type)
-            if path is None:
+            if path is None or (path == "graph" and self.speculator is not None):
                 return "general"
         else:
             path = self.path
@@ -278,10 +294,11 @@ class TorchEngine(RolloutEngine):
         sampling: SamplingParams,
         max_rows: int,
         max_groups: int,
+        packed: FastWeights | None = None,
     ) -> Decoder:
         if path == "fast":
             return FastDecoder(
-                pack(self.model, self.dtype),
+                packed or pack(self.model, self.dtype),
                 max_rows=max_rows,
                 max_groups=max_groups,
                 max_prompt_length=max(map(len, prompt_ids)),
@@ -310,17 +327,3 @@ class TorchEngine(RolloutEngine):
                 "this model does not take. Leave the rollout dtype unset."
             )
         return None if self.dtype in (None, own) else self.dtype
-
-
-@dataclass
-class _ShortSession:
-    """Answers the first turn with one token, and ends after the second."""
-
-    prompt_ids: list[int]
-    token: int
-    row: dict[str, Any] = field(default_factory=dict)
-    turns: int = 0
-
-    def observe(self, ids: list[int], finish_reason: str) -> list[int] | None:
-        self.turns += 1
-        return [self.token] if self.turns == 1 else None

@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .decoder import Decoder
 from .fast_attention import Heads, RowAttention
+from .fast_blocks import BlockAttention
 from .fast_runs import Run, RunAttention
 from .fast_weights import FastWeights
 from .key_values import KeyValues
-from .scheduler import Decoder
 
 MAX_PREFILL_TOKENS = 4096
 
@@ -107,27 +108,36 @@ class FastDecoder(Decoder):
         self.completions.reserve(len(self.rows), max(self.lengths) + 1)
         for number, row in enumerate(parked, start=first):
             self.completions.memory[:, :, number, :, : row.memory.shape[3]] = row.memory
-        return self.run_behind(range(first, len(self.rows)), token_ids)
+        return self._run_behind(range(first, len(self.rows)), token_ids)
 
-    def run_behind(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]], last_only: bool = True) -> Tensor:
-        """Appends several tokens to each of some rows of the batch.
-
-        Args:
-            rows (`Sequence[int]`): Their numbers.
-            token_ids (`Sequence[Sequence[int]]`): At least one token for each.
-            last_only (`bool`): Return the logits behind the last token of each row, instead of those behind every one.
-
-        Returns:
-            `Tensor` of shape `(rows, vocab)` or `(tokens of all rows, vocab)`.
-        """
+    def _run_behind(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Appends several tokens to each of some rows, and returns the logits behind the last of each."""
         counts = [len(ids) for ids in token_ids]
         longest = max(self.lengths[row] + count for row, count in zip(rows, counts, strict=True))
         self.completions.reserve(len(self.rows), longest)
         self.attention = None
-        logits = [self._run_chunk(rows[chunk], token_ids[chunk], last_only) for chunk in _chunks(counts)]
+        logits = [self._run_chunk(rows[chunk], token_ids[chunk]) for chunk in _chunks(counts)]
         for row, count in zip(rows, counts, strict=True):
             self.lengths[row] += count
         return torch.cat(logits)
+
+    def append(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        counts = [len(ids) for ids in token_ids]
+        ends = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self.completions.reserve(len(self.rows), max(ends))
+        self.attention = None
+        joined, _ = self._joined(token_ids)
+        attention = BlockAttention(
+            self.weights, self.prompts, self.completions, self._slots(), self.prompt_lengths, self.lengths, counts
+        )
+        attention.heads.turns = self.turns.index_select(0, attention.positions)
+        logits = self._forward(joined, attention.heads, attention)
+        self.lengths = ends
+        return logits
+
+    def cut(self, counts: Sequence[int]) -> None:
+        self.lengths = [length - count for length, count in zip(self.lengths, counts, strict=True)]
+        self.attention = None
 
     def release(self, groups: Sequence[int]) -> None:
         for group in groups:
@@ -151,11 +161,14 @@ class FastDecoder(Decoder):
         return logits
 
     def _attention(self) -> RowAttention:
-        slot_of_group = {group: slot for slot, group in enumerate(self.groups)}
-        slots = [slot_of_group[group] for group in self.rows]
         return RowAttention(
-            self.weights, self.prompts, self.completions, slots, list(self.prompt_lengths), list(self.lengths)
+            self.weights, self.prompts, self.completions, self._slots(), list(self.prompt_lengths), list(self.lengths)
         )
+
+    def _slots(self) -> list[int]:
+        """The row of `prompts` with the prompt of each row."""
+        slot_of_group = {group: slot for slot, group in enumerate(self.groups)}
+        return [slot_of_group[group] for group in self.rows]
 
     def _prefill_chunk(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
         first = len(self.groups)
@@ -184,17 +197,16 @@ class FastDecoder(Decoder):
 
         return self._forward(token_ids, heads, attend, last)
 
-    def _run_chunk(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]], last_only: bool) -> Tensor:
-        slot_of_group = {group: slot for slot, group in enumerate(self.groups)}
-        runs = []
+    def _run_chunk(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]]) -> Tensor:
+        slots, runs = self._slots(), []
         for row, ids in zip(rows, token_ids, strict=True):
-            slot = slot_of_group[self.rows[row]]
+            slot = slots[row]
             runs.append(Run(row, slot, self.prompt_lengths[slot], self.lengths[row], len(ids)))
         joined, last = self._joined(token_ids)
         heads = Heads(self.weights, len(joined))
         heads.turns = torch.cat([self.turns[run.position : run.position + run.count] for run in runs])
         attend = RunAttention(heads, self.prompts, self.completions, runs)
-        return self._forward(joined, heads, attend, last if last_only else None)
+        return self._forward(joined, heads, attend, last)
 
     def _joined(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """All tokens of some sequences, one sequence after the other, and the places of the last of each."""

@@ -18,9 +18,9 @@ from ...forward.introspection import unwrap
 from ...forward.proof import Finding, found_by, random_states_kept, tolerance_of
 from ..agreement import rank
 from ..samples import SamplingParams
+from .decoder import Decoder
 from .noise import Noise, stream
 from .sampling import sample
-from .scheduler import Decoder
 from .truncated import sample_truncated
 
 logger = logging.get_logger(__name__)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .cache_decoder import CacheDecoder
 from .caches import ModuleStates, new_cache, select_rows
-from .scheduler import Decoder
+from .decoder import Decoder
 
 
 class RecurrentDecoder(Decoder):

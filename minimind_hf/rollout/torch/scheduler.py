@@ -5,9 +5,9 @@ A decoder knows only groups (prefilled prompts) and rows (running completions). 
 the request alone, and noise is a function of completion and position, so that equal requests give equal completions.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,73 +16,11 @@ from torch import Tensor
 
 from ..refill import Refill
 from ..samples import Rollout, SamplingParams
+from .decoder import Decoder
+from .drafts import Drafts
 from .noise import Noise, stream
 from .sampling import sample
 from .truncated import KeptSets, sample_truncated, to_host
-
-
-class Decoder(ABC):
-    """A model with the keys and values of its prompts and rows.
-
-    Attributes:
-        can_refill (`bool`): Whether prompts and rows can be added while others run. If not, they are added only to an
-            empty batch, and groups are never split.
-        device (`torch.device`): The device of the logits.
-    """
-
-    can_refill: bool
-    device: torch.device
-
-    @abstractmethod
-    def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Computes prompts as new groups, whose numbers follow the last one.
-
-        Returns:
-            `Tensor` of shape `(prompts, vocab)`: The logits of the first token of their completions.
-        """
-
-    @abstractmethod
-    def start_rows(self, groups: Sequence[int]) -> None:
-        """Appends one row per entry to the batch. Each continues the prompt of its group."""
-
-    @abstractmethod
-    def step(self, token_ids: Tensor) -> Tensor:
-        """Appends a token to every row.
-
-        Returns:
-            `Tensor` of shape `(rows, vocab)`: The logits of the next token.
-        """
-
-    @abstractmethod
-    def reorder(self, rows: Sequence[int]) -> None:
-        """Replaces row `i` by row `rows[i]`. Rows that are not listed are removed."""
-
-    def park(self, rows: Sequence[int], excess: Sequence[int]) -> list[Any]:
-        """Copies the keys and values of rows, which stay in the batch, so that they can go on later.
-
-        Args:
-            rows (`Sequence[int]`): Their numbers.
-            excess (`Sequence[int]`): How many of the last tokens of each do not belong to it.
-
-        Returns:
-            `list`: One state per row, for [`Decoder.extend`]; the groups of these rows must not be released.
-        """
-        raise NotImplementedError(f"{type(self).__name__} cannot put rows aside, so it cannot play episodes.")
-
-    def extend(self, parked: Sequence[Any], token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Appends rows that were put aside to the batch, each with tokens behind it.
-
-        Args:
-            parked (`Sequence`): States from [`Decoder.park`], one per row.
-            token_ids (`Sequence[Sequence[int]]`): At least one token for each, whose numbers may differ.
-
-        Returns:
-            `Tensor` of shape `(parked rows, vocab)`: The logits of the token after the last.
-        """
-        raise NotImplementedError(f"{type(self).__name__} cannot put rows aside, so it cannot play episodes.")
-
-    def release(self, groups: Sequence[int]) -> None:  # noqa: B027 - a decoder that keeps no groups has nothing to do
-        """Forgets prompts that no row continues or will continue."""
 
 
 @dataclass
@@ -93,7 +31,8 @@ class Row:
         stream (`int`): Of its noise.
         room (`int`): Most tokens of the turn.
         before (`int`): Tokens of the completion before the turn.
-        excess (`int`): Tokens of the decoder behind the end of the turn, decoded before anybody looked.
+        excess (`int`): Tokens of the decoder behind what was drawn, decoded before anybody looked.
+        draft (`list[int]`): Tokens of the decoder behind the last one that was drawn, which may be drawn next.
         finish_reason (`str`, *optional*): Set when the turn has ended.
         kept (`list[np.ndarray]`, *optional*): The sets that the tokens were drawn from, if sampling is truncated.
     """
@@ -105,6 +44,7 @@ class Row:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     excess: int = 0
+    draft: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     kept: list[np.ndarray] | None = None
 
@@ -123,6 +63,8 @@ class Scheduler:
             as many completions as the first.
         sync_every (`int`): Tokens decoded between two looks at them. Reading a token makes the host wait for the
             device. Above 1, rows that have ended are decoded for some more tokens, which are dropped.
+        drafts ([`Drafts`], *optional*): Guesses the tokens that rows draw next, which are then decoded at once. Needs
+            a look at every token.
     """
 
     def __init__(
@@ -136,12 +78,14 @@ class Scheduler:
         sync_every: int = 1,
         weights_version: int = 0,
         refill: Refill | None = None,
+        drafts: Drafts | None = None,
     ):
         self.decoder = decoder
         self.sampling = sampling
         self.max_batch_rows = max_batch_rows
         self.sync_every = sync_every
         self.weights_version = weights_version
+        self.drafts = drafts
         self.noise = Noise(decoder.device)
         self.noise_is_placed = False  # for the rows as they are now
         self.refill = refill
@@ -166,7 +110,7 @@ class Scheduler:
             alive = self._drop_ended()
             if len(alive) < len(token_ids):
                 token_ids = token_ids[torch.tensor(alive, dtype=torch.long, device=token_ids.device)]
-            logits = self.decoder.step(token_ids) if self.rows else None
+            logits = self._advance(token_ids) if self.rows else None
             if (joined := self._join()) is not None:
                 logits = joined if logits is None else torch.cat([logits, joined])
         return self.rollouts
@@ -218,13 +162,17 @@ class Scheduler:
     def _add(self, rows: list[Row]) -> None:
         self.rows += rows
         self.noise_is_placed = False
+        if self.drafts is not None:
+            for row in rows:
+                self.drafts.start(row.completion, self.prompt_ids[self.group_of[row.completion]])
 
     def _uniforms(self) -> Tensor | None:
         if self.sampling.greedy:
             return None
         if not self.noise_is_placed:
-            self.noise.place((row.stream, row.length) for row in self.rows)
-            self.noise_is_placed = True
+            places = [(row.stream, row.length + ahead) for row in self.rows for ahead in range(1 + len(row.draft))]
+            self.noise.place(places)
+            self.noise_is_placed = len(places) == len(self.rows)
         return self.noise.draw()
 
     def _free_rows(self) -> int:
@@ -245,6 +193,8 @@ class Scheduler:
 
     def _decode(self, logits: Tensor) -> Tensor:
         """Draws the next tokens of all rows until the next look, and returns the last ones."""
+        if any(row.draft for row in self.rows):
+            return self._match(logits)
         longest = max(row.length for row in self.rows)
         count = min(self.sync_every, self.sampling.max_completion_length - longest)
         tokens, logprobs, kept = [], [], []
@@ -255,29 +205,67 @@ class Scheduler:
             tokens.append(token_ids)
             logprobs.append(token_logprobs)
             kept += sets
-        self._record(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist())
+        drawn = (torch.stack(parts, dim=1).tolist() for parts in (tokens, logprobs))
+        for row, ids, logps in zip(self.rows, *drawn, strict=True):
+            self._record(row, ids, logps)
         if kept:
             for row, sets in zip(self.rows, to_host(kept), strict=True):
                 row.kept += sets[: count - row.excess]
         return tokens[-1]
 
+    def _advance(self, token_ids: Tensor) -> Tensor:
+        """Decodes the last token of every row, and drafts; returns the logits behind each token."""
+        if self.drafts is not None:
+            rooms = {row.completion: row.room - len(row.tokens) - 1 for row in self.rows}
+            for row, draft in zip(self.rows, self.drafts.draft(rooms), strict=True):
+                row.draft = draft
+            if any(row.draft for row in self.rows):
+                self.noise_is_placed = False
+                return self.decoder.append([[row.tokens[-1], *row.draft] for row in self.rows])
+        return self.decoder.step(token_ids)
+
+    def _match(self, logits: Tensor) -> Tensor:
+        """Draws behind every token of every draft, and takes what was drawn as long as the draft before it equals it.
+
+        What is drawn at a position depends on its logits and its noise alone, so these are the tokens that rows draw
+        one at a time.
+        """
+        token_ids, logprobs, *kept = self._draw(logits)
+        counts = [1 + len(row.draft) for row in self.rows]
+        sets = [of_row for (of_row,) in to_host(kept)] if kept else [None] * len(token_ids)
+        parts = (_split(drawn, counts) for drawn in (token_ids.tolist(), logprobs.tolist(), sets))
+        for row, ids, logps, own_sets in zip(self.rows, *parts, strict=True):
+            taken = 1 + _equal(ids, row.draft)
+            self._record(row, ids[:taken], logps[:taken])
+            row.excess += len(ids) - taken
+            if row.kept is not None:
+                row.kept += own_sets[: len(ids) - row.excess]
+        self.decoder.cut([row.excess for row in self.rows])
+        for row in self.rows:
+            row.draft, row.excess = [], 0
+        return torch.tensor([row.tokens[-1] for row in self.rows], device=logits.device)
+
     def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, KeptSets]:
         draw = sample_truncated if self.sampling.is_truncated else sample
         return draw(logits, self.sampling, self._uniforms())
 
-    def _record(self, tokens: list[list[int]], logprobs: list[list[float]]) -> None:
-        for row, ids, logps in zip(self.rows, tokens, logprobs, strict=True):
-            for number, (token, logp) in enumerate(zip(ids, logps, strict=True), start=1):
-                row.tokens.append(token)
-                row.logprobs.append(logp)
-                if token in self.sampling.eos_token_ids:
-                    row.finish_reason = "stop"
-                elif len(row.tokens) == row.room:
-                    row.finish_reason = "length"
-                else:
-                    continue
-                row.excess = len(ids) - number
-                break
+    def _record(self, row: Row, ids: list[int], logprobs: list[float]) -> None:
+        """Appends what a row has drawn, up to the end of its turn."""
+        taken = len(ids)
+        for number, (token, logp) in enumerate(zip(ids, logprobs, strict=True), start=1):
+            row.tokens.append(token)
+            row.logprobs.append(logp)
+            if token in self.sampling.eos_token_ids:
+                row.finish_reason = "stop"
+            elif len(row.tokens) == row.room:
+                row.finish_reason = "length"
+            else:
+                continue
+            taken = number
+            break
+        row.excess = len(ids) - taken
+        if self.drafts is not None:
+            self.drafts.grow(row.completion, ids[:taken])
 
     def _drop_ended(self) -> list[int]:
         """Removes ended rows from the batch and returns the remaining rows in their new order."""
@@ -312,6 +300,16 @@ class Scheduler:
         if self.done_groups:
             self.decoder.release(sorted(self.done_groups))
             self.done_groups = []
+
+
+def _split(values: list[Any], counts: list[int]) -> list[list[Any]]:
+    ends = list(accumulate(counts))
+    return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def _equal(ids: list[int], draft: list[int]) -> int:
+    """How many of the first tokens are those of the draft."""
+    return next((number for number, token in enumerate(draft) if token != ids[number]), len(draft))
 
 
 def _without(count: int, gone: list[int]) -> list[int]:

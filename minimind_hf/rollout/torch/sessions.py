@@ -17,7 +17,8 @@ from ..observers import Answer, Observers
 from ..samples import SamplingParams
 from ..session import Session
 from ..transcript import Transcript
-from .scheduler import Decoder, Scheduler
+from .decoder import Decoder
+from .scheduler import Scheduler
 
 # Longest wait, in seconds, for all answers to the turns that ended in a step. Whatever answers sooner is back at the
 # next step in every run, so that runs with such tools are equal to the last bit. Once an answer has come later, the
@@ -122,6 +123,8 @@ class SessionScheduler(Scheduler):
             transcript = self.transcripts[completion]
             if transcript.answer(answer):
                 self.answered.append(completion)
+                if self.drafts is not None:
+                    self.drafts.grow(completion, answer, is_drawn=False)
             else:
                 del self.waiting[completion]
                 self._finish(completion, transcript.rollout(self.weights_version))

@@ -19,6 +19,7 @@ from transformers.cache_utils import StaticLayer
 from ...forward.introspection import unwrap
 from ...forward.shared_prompt import ATTENTION_NAME, FLEX_NAME
 from .cache_decoder import CacheDecoder
+from .decoder import Decoder
 from .parked_cache import CachedRows
 
 # Attention that takes a mask with a column for every slot; the last is sdpa outside the training forward.
@@ -104,6 +105,8 @@ class StaticDecoder(CacheDecoder):
         self.token_ids[: self.num_rows, 0] = token_ids
         self.logits = self._next_step()
         return self.logits[: self.num_rows].clone()  # the next replay overwrites it
+
+    append, cut = Decoder.append, Decoder.cut  # steps of constant shape have one token of each row
 
     def _cached_rows(self) -> CachedRows:
         used = int(self.cache.layers[0].cumulative_length)

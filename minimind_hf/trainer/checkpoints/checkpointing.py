@@ -21,6 +21,7 @@ from ...rollout import ServerGoneError
 from ...rollout.agreement import failing_together
 from ..distributed.launcher import ending_with_launcher
 from ..experience.micro_batch import MicroBatch
+from ..experience.rollouts import Rollouts
 from ..models.optimization import is_stateless, load_schedule
 from .atomic import clear_staging
 from .best import restore_best
@@ -36,7 +37,7 @@ from .resuming import checkpoint_to_resume, warn_of_earlier_run
 from .run_folder import ending_in_order, held_by_this_run
 from .same_model import check_same_model
 from .saving import SavingTrainer
-from .state import load_agent_state, load_rollout_state, save_rollout_state, saved_order
+from .state import engine_state, load_agent_state, load_rollout_state, save_rollout_state, saved_order
 
 
 class CheckpointingTrainer(SavingTrainer):
@@ -49,6 +50,7 @@ class CheckpointingTrainer(SavingTrainer):
     """
 
     agent: Agent | None
+    _rollouts: Rollouts
     further_models: tuple[str, ...] = ()  # folders of a checkpoint that hold models beside the policy
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -113,11 +115,12 @@ class CheckpointingTrainer(SavingTrainer):
     # Saving
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Saves the unused part of the rollout, and the state of environments, with the random states."""
+        """Saves the unused part of the rollout, and states of environments and engine, with the random states."""
         super()._save_rng_state(output_dir)
         agent = self.agent and self.agent.state_dict()
         order = {**self._data_order, REFERENCE: self._reference_fingerprint}
-        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, order, agent)
+        engine = self._rollouts.state_dict()
+        save_rollout_state(output_dir, self.args, self.rollouts_made, self.buffer, order, agent, engine)
 
     # Resuming
 
@@ -195,9 +198,11 @@ class CheckpointingTrainer(SavingTrainer):
             self._load_rng_state(self._checkpoint_to_resume)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restores the random states, and environments, once, before the first rollout after a resume."""
+        """Restores the random states, environments and the engine, once, before the first rollout after a resume."""
         if checkpoint is None or self._checkpoint_to_resume is not None:
             super()._load_rng_state(checkpoint)
             self._checkpoint_to_resume = None
+            if checkpoint is not None:
+                self._rollouts.load_state_dict(engine_state(checkpoint, self.args))
             if checkpoint is not None and self.agent is not None:
                 load_agent_state(self.agent, checkpoint, self.args)

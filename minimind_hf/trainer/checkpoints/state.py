@@ -45,9 +45,10 @@ def save_rollout_state(
     buffer: Sequence[MicroBatch],
     order: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves the unused micro-batches of this process, the order of the prompts (see `data_order`), and what
-    environments keep across episodes (see `Agent.state_dict`)."""
+    """Saves the unused micro-batches of this process, the order of the prompts (see `data_order`), what environments
+    keep across episodes (see `Agent.state_dict`), and the state of the rollout engine."""
     state = {
         "world_size": args.world_size,
         "rollouts_made": rollouts_made,
@@ -57,6 +58,7 @@ def save_rollout_state(
     state["optim"] = _optimizer(args)
     state["order"] = dict(order or {})
     state["agent"] = dict(agent or {})
+    state["engine"] = dict(engine or {})
     torch.save(state, _path(folder, args.process_index))
 
 
@@ -99,6 +101,11 @@ def _check_optimizer(folder: str | Path, saved: str | None, own: str) -> None:
             f"optim is {own!r}, but {folder} was written with {saved!r}, whose state another optimizer cannot take "
             f"over. Set optim={saved!r}, or start a new run from the saved model."
         )
+
+
+def engine_state(folder: str | Path, args: TrainingArguments) -> dict[str, Any]:
+    """Returns the state of this process's engine; with another number of processes, as [`load_agent_state`] does."""
+    return _load(folder, args.process_index % world_size_of(folder)).get("engine", {})
 
 
 def load_agent_state(agent: Agent, folder: str | Path, args: TrainingArguments) -> None:

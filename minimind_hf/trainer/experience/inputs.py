@@ -135,4 +135,4 @@ def make_engine(args: RLConfig, own: RolloutEngine | None = None) -> RolloutEngi
             keeps_sent=args.sync_every > 1,
         )
     dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
-    return TorchEngine(args.max_batch_rows, dtype, args.torch_engine_path, args.verify_fast_paths)
+    return TorchEngine(args.max_batch_rows, dtype, args.torch_engine_path, args.verify_fast_paths, args.speculation)

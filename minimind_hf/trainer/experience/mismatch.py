@@ -31,7 +31,7 @@ def measure_engine(engine: RolloutEngine, metrics: Metrics) -> None:
     """Logs what an engine measured itself; see [`RolloutEngine.measured`]."""
     measured = getattr(engine, "measured", None)
     for name, (total, count) in (measured() if measured is not None else {}).items():
-        metrics.add_mean(f"sampling/{name}", total, count)
+        metrics.add_mean(name if "/" in name else f"sampling/{name}", total, count)
 
 
 def measure_mismatch(logps: Tensor, batch: MicroBatch, step: int, metrics: Metrics) -> None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -228,6 +229,15 @@ class Rollouts:
                     f"{completion} tokens and the {prompt} of its prompt do not fit into the model's context of "
                     f"{self._context} tokens (max_position_embeddings). Let the engine end it earlier."
                 )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the engine needs to go on, see [`RolloutEngine.state_dict`], which an engine object may lack."""
+        state = getattr(self.engine, "state_dict", None)
+        return {} if state is None else state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.engine.load_state_dict(state)
 
     def close(self) -> None:
         close = getattr(self.engine, "close", None)

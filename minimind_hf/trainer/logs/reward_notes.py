@@ -69,7 +69,7 @@ episodes/turns episodes/reached_max_turns episodes/cut_observations episodes/obs
 tools/call_frequency tools/failure_frequency tools/seconds
 rewards/turn_1 rewards/turn_2 rewards/turn_3 rewards/turn_4 rewards/turn_5 rewards/turn_6 rewards/turn_7 rewards/turn_8
 tools/failed/unparsed tools/failed/unknown tools/failed/arguments tools/failed/raised tools/failed/timeout
-sampling/staleness sampling/cached_share sampling/k3
+sampling/staleness sampling/cached_share sampling/k3 rollout/acceptance rollout/tokens_per_pass
 sampling/sampling_logp_difference/mean sampling/sampling_logp_difference/max
 sampling/importance_sampling_ratio/mean sampling/importance_sampling_ratio/min sampling/importance_sampling_ratio/max
 loss policy_loss entropy_coef aux_loss kl_ref ratio_mean approx_kl clip_ratio/low_mean clip_ratio/high_mean

@@ -10,11 +10,12 @@ from ...forward.proof import MODES
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
 from ...rollout.torch.engine import PATHS as TORCH_ENGINE_PATHS
+from ...rollout.torch.speculating import SPECULATIONS
 
 ROLLOUT_ENGINES = ("torch", "sglang")
 
 ENGINE_SETTINGS = {
-    "torch": ("max_batch_rows", "rollout_dtype", "torch_engine_path"),
+    "torch": ("max_batch_rows", "rollout_dtype", "torch_engine_path", "speculation"),
     "sglang": ("sglang_base_url", "server_timeout", "rollout_weight_sync", "rollout_sync_dir"),
 }
 _ADDRESS = "http://localhost:30000"
@@ -60,6 +61,11 @@ class EngineSettings:
         "'fast' decodes MiniMind-, Qwen- and Llama-shaped models on packed weights, 'graph' replays the model's own "
         "forward as CUDA graphs (an error where they do not fit), 'general' calls it token by token. 'auto': 'fast' "
         "on a CPU and 'graph' on CUDA where they fit, otherwise 'general'.",
+    )
+    speculation: Annotated[str | None, Bounds(choices=SPECULATIONS)] = _field(
+        None,
+        "'self' guesses what a completion says next from its prompt, its siblings and earlier epochs, and the torch "
+        "engine decodes several tokens at once where that pays. The same tokens are drawn. Unset: off.",
     )
     verify_fast_paths: Annotated[str, Bounds(choices=MODES)] = _field(
         "first",

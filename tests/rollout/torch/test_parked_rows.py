@@ -85,27 +85,3 @@ def test_what_is_put_aside_is_as_long_as_its_tokens():
     row = general.park([0], [1])[0]
     sizes = [part.untyped_storage().nbytes() for layer in row.layers for part in layer]
     assert sizes == [heads * (3 + 3) * width * 4] * 2 * layers  # padding stays behind
-
-
-@torch.no_grad()
-def test_logits_behind_every_token_of_a_run():
-    model, prompts = make_policy(scale=2.0), random_ids(2)
-    decoder = make_fast(model)
-    decoder.prefill(prompts)
-    decoder.start_rows([0, 1, 1])
-    decoder.step(torch.tensor([20, 21, 22]))
-    runs = {2: [30, 31, 32], 0: [33, 34]}
-    logits = decoder.run_behind(list(runs), list(runs.values()), last_only=False)
-    expected = [
-        logits_behind(model, [*prompts[group], first, *runs[row][: end + 1]])
-        for row, group, first in ((2, 1, 22), (0, 0, 20))
-        for end in range(len(runs[row]))
-    ]
-    torch.testing.assert_close(logits, torch.stack(expected), atol=1e-5, rtol=0)
-    logits = decoder.step(torch.tensor([40, 41, 42]))
-    expected = [
-        logits_behind(model, [*prompts[0], 20, 33, 34, 40]),
-        logits_behind(model, [*prompts[1], 21, 41]),
-        logits_behind(model, [*prompts[1], 22, 30, 31, 32, 42]),
-    ]
-    torch.testing.assert_close(logits, torch.stack(expected), atol=1e-5, rtol=0)

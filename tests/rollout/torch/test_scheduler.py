@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from minimind_hf.rollout import SamplingParams
-from minimind_hf.rollout.torch.scheduler import Decoder, Scheduler
+from minimind_hf.rollout.torch.decoder import Decoder
+from minimind_hf.rollout.torch.scheduler import Scheduler
 
 VOCAB, EOS = 50, 0
 

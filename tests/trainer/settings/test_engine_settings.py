@@ -10,7 +10,12 @@ from minimind_hf.trainer.settings.engines import ENGINE_SETTINGS
 
 # A value other than the default for each setting of each engine
 OTHERS = {
-    "torch": {"max_batch_rows": 8, "rollout_dtype": "bfloat16", "torch_engine_path": "general"},
+    "torch": {
+        "max_batch_rows": 8,
+        "rollout_dtype": "bfloat16",
+        "torch_engine_path": "general",
+        "speculation": "self",
+    },
     "sglang": {
         "sglang_base_url": ["http://a:1"],
         "server_timeout": 20.0,
