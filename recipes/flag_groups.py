@@ -27,9 +27,9 @@ GROUPS = {
     "rollout": (
         "num_generations num_generations_eval max_completion_length temperature top_k top_p min_p repetition_penalty "
         "generation_kwargs rollout_engine max_batch_rows rollout_dtype torch_engine_path speculation "
-        "verify_fast_paths sglang_base_url server_timeout rollout_weight_sync rollout_sync_dir sync_every rollout_correction "
-        "rollout_correction_cap max_sampling_k3 dynamic_sampling max_resampled prompt_memory prompt_memory_floor "
-        "solved_above"
+        "verify_fast_paths sglang_base_url server_timeout rollout_weight_sync rollout_sync_dir sync_every "
+        "rollout_correction rollout_correction_cap max_sampling_k3 dynamic_sampling max_resampled prompt_memory "
+        "prompt_memory_floor solved_above"
     ),
     "loss": (
         "algorithm loss_type beta epsilon epsilon_high delta advantage_estimator scale_rewards "
