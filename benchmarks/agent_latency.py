@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from common import WORKLOADS, alternate, machine_info, make_model, make_prompts, median, print_json
+from workloads import WORKLOADS, alternate, machine_info, make_model, make_prompts, median, print_json
 
 from minimind_hf.rollout import SamplingParams, TorchEngine, play_in_rounds
 from minimind_hf.rollout.torch import sessions as scheduling

@@ -16,10 +16,10 @@ import tempfile
 import time
 
 import torch
-from common import machine_info, print_json
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer
+from workloads import machine_info, print_json
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.agent import calculate

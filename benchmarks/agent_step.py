@@ -23,12 +23,12 @@ from pathlib import Path
 
 import torch
 import trl
-from common import DTYPES, WORKLOADS, machine_info, median, print_json
 from contest import Answer, Phases, contest
 from datasets import Dataset
 from scripted_agent import TOOLS, make_model, make_tokenizer, scripted_turn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
 from transformers.utils import get_json_schema
+from workloads import DTYPES, WORKLOADS, machine_info, median, print_json
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.rollout import Rollout, RolloutEngine, SamplingParams, Session, TorchEngine

@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from common import NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, print_json
 from peft import LoraConfig
 from step_time import make_dataset, make_tokenizer, variety
 from torch import nn
+from workloads import NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, print_json
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 

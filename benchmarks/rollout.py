@@ -19,7 +19,8 @@ import argparse
 import time
 
 import torch
-from common import (
+from transformers import StoppingCriteria, StoppingCriteriaList
+from workloads import (
     DTYPES,
     NUM_GENERATIONS,
     NUM_PROMPTS,
@@ -31,7 +32,6 @@ from common import (
     median,
     print_json,
 )
-from transformers import StoppingCriteria, StoppingCriteriaList
 
 from minimind_hf.rollout import SamplingParams, TorchEngine
 from minimind_hf.rollout.torch import engine as torch_engine

@@ -20,9 +20,9 @@ import tempfile
 from functools import partial
 
 import torch
-from common import DTYPES, NUM_PROMPTS, Workload, machine_info, make_model, median, print_json
 from contest import contest
 from step_time import make_trainer
+from workloads import DTYPES, NUM_PROMPTS, Workload, machine_info, make_model, median, print_json
 
 from minimind_hf import MiniMindConfig
 

@@ -10,9 +10,9 @@ import random
 from pydoc_data.topics import topics
 
 import torch
-from common import WORKLOADS
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from workloads import WORKLOADS
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM
 

@@ -28,9 +28,9 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from common import DTYPES, NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, median, print_json
 from rollout import completion_lengths, scheduler_of
 from scripted_agent import CALL, make_tokenizer
+from workloads import DTYPES, NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, median, print_json
 
 from minimind_hf.rollout import Rollout, SamplingParams, TorchEngine
 from minimind_hf.rollout.torch import engine as torch_engine

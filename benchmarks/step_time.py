@@ -22,7 +22,11 @@ from functools import partial
 
 import torch
 import trl
-from common import (
+from contest import Answer, Phases, contest
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Trainer
+from workloads import (
     DTYPES,
     NUM_GENERATIONS,
     NUM_PROMPTS,
@@ -33,10 +37,6 @@ from common import (
     median,
     print_json,
 )
-from contest import Answer, Phases, contest
-from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 

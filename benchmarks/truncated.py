@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 import torch
-from common import NUM_GENERATIONS, NUM_PROMPTS, alternate, machine_info, median, print_json
 from ppo_memory import resident_mb
+from workloads import NUM_GENERATIONS, NUM_PROMPTS, alternate, machine_info, median, print_json
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM
 from minimind_hf.forward.kept_tokens import KeptTokens
