@@ -21,6 +21,7 @@ MODELS = {
     "shared base": {"peft_config": lora},
     "adapters and a critic of its own": {"peft_config": lora, "share_critic_base": False},
 }
+SLOW = ("mixture of experts", "llama", "adapters and a critic of its own")
 
 
 def settings(**changes) -> dict:
@@ -47,7 +48,9 @@ def build(folder, model=make_policy, peft_config=None, **changes):
     return make_trainer(folder, model(), peft_config=peft_config, **settings(**changes))
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in MODELS]
+)
 def test_resumed_equals_straight(tmp_path, kind):
     """Checkpoints within a rollout, after an early stop, and between rollouts; four steps make a rollout."""
     straight = build(tmp_path / "straight", save_steps=1, **MODELS[kind])

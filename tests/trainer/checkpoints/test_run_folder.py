@@ -2,42 +2,36 @@
 """One run at a time writes to an output folder, and what a run leaves behind keeps no other out."""
 
 import errno
+import multiprocessing
 import os
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import folder_worker
 import pytest
-from launching import Running
+from launching import IMPORTED
 from naming import raises_naming
 from transformers.utils import logging
 
 from minimind_hf.trainer.checkpoints.run_folder import LOCK_FILE, FolderInUseError, only_run_in
 
-HOLDER = """
-import os, sys, time
-from minimind_hf.trainer.checkpoints.run_folder import only_run_in
 
-def let_child_leave():
-    child = os.fork()
-    if child == 0:
-        sys.exit()  # through the context
-    os.waitpid(child, 0)
-
-def die_before_child():
-    if os.fork() == 0:
-        time.sleep(20)
-    os.kill(os.getpid(), 9)
-
-with only_run_in(sys.argv[1]):
-    if len(sys.argv) > 2:
-        globals()[sys.argv[2]]()
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def hold(folder: Path, *doing: str) -> Running:
-    return Running([sys.executable, "-c", HOLDER, folder, *doing])
+@contextmanager
+def holding(folder: Path, forks: str | None = None) -> Iterator[tuple[BaseProcess, Event]]:
+    """A process that holds the folder, and the event that it does."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    held = context.Event()
+    holder = context.Process(target=folder_worker.hold, args=(folder, forks, held))
+    holder.start()
+    try:
+        yield holder, held
+    finally:
+        holder.kill()
+        holder.join()
 
 
 def refused(folder: Path, process: int) -> None:
@@ -70,22 +64,23 @@ def test_an_error_frees_the_folder(tmp_path):
 
 
 def test_another_process_holds_it_until_it_ends(tmp_path):
-    with hold(tmp_path) as holder:
-        holder.wait_for("held")
-        refused(tmp_path, holder.process.pid)
+    with holding(tmp_path) as (holder, held):
+        assert held.wait(60)
+        refused(tmp_path, holder.pid)
     assert (tmp_path / LOCK_FILE).exists()
     free(tmp_path)
 
 
 def test_a_forked_child_does_not_free_it(tmp_path):
-    with hold(tmp_path, "let_child_leave") as holder:
-        holder.wait_for("held")
-        refused(tmp_path, holder.process.pid)
+    with holding(tmp_path, "let_child_leave") as (holder, held):
+        assert held.wait(60)
+        refused(tmp_path, holder.pid)
 
 
 def test_a_forked_child_that_lives_on_does_not_hold_it(tmp_path):
-    with hold(tmp_path, "die_before_child") as holder:
-        assert holder.process.wait(timeout=60) == -9
+    with holding(tmp_path, "die_before_child") as (holder, _):
+        holder.join(60)
+        assert holder.exitcode == -9
         free(tmp_path)
 
 
