@@ -33,8 +33,9 @@ demo-ppo: $(VENV)/installed  ## the same with PPO
 demo-agent: $(VENV)/installed  ## a small MiniMind learns to use a calculator; DEMO_ARGS="--task guess" plays a game
 	$(BIN)/python recipes/agent.py $(DEMO_ARGS)
 
-# Side by side, each with one thread; tests/conftest.py says which tests stay together.
-TEST_WORKERS ?= 2
+# Side by side, each with one thread; three share two cores, since those that start servers often wait. tests/conftest.py
+# says which tests stay together.
+TEST_WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 
 test test-all test-durations: export OMP_NUM_THREADS ?= 1
