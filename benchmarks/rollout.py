@@ -10,15 +10,16 @@ limit on average, and one row runs to the limit.
 `generate` stops a row with a `StoppingCriteria` (as after an EOS, it continues to compute the row until the last one
 ends), the engine with a subclass of its scheduler. Everything else is as in normal use.
 
-The roofline is a lower bound on the time of these products. For each step it is the larger of two times: reading the
-bytes of the weights at the bandwidth of memory, and the products at this machine's peak, both measured here. The
-products of the prompts, once per group, are added at that peak.
+`limit_s` is the least time of these products on this machine: for each step the larger of two times, reading the
+weights at the bandwidth of memory, and the products at their fastest, both measured here (see `limits.py`). Those of
+the prompts, once per group, are added. `limit_ratio` is how many times longer the engine took.
 """
 
 import argparse
 import time
 
 import torch
+from limits import Machine, rollout_limit, shape_of
 from transformers import StoppingCriteria, StoppingCriteriaList
 from workloads import (
     DTYPES,
@@ -106,42 +107,6 @@ def check_lengths(found: list[int], expected: list[int]) -> None:
         raise RuntimeError(f"completions have lengths {found}, expected {expected}: the comparison would not be fair.")
 
 
-def fastest(function, repeats: int = 20) -> float:
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def read_bandwidth() -> float:
-    """Bytes per second when summing a buffer that fits in no cache."""
-    buffer = torch.ones(64 * 2**20, dtype=torch.int64)
-    return buffer.nbytes / fastest(buffer.sum)
-
-
-def matrix_peak(dtype: torch.dtype) -> float:
-    """Floating-point operations per second of the fastest product here: large, square, in oneDNN's layout."""
-    from minimind_hf.rollout.torch.packed_linear import PackedLinear
-
-    size = 1024
-    x, weight = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    layer = PackedLinear(weight, None)
-    return 2 * size**3 / fastest(lambda: layer(x))
-
-
-def roofline_seconds(model, workload: str, lengths: list[int], bandwidth: float, peak: float) -> float:
-    weights = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed_tokens" not in name)
-    if model.config.tie_word_embeddings:
-        weights += model.lm_head.weight.numel()
-    seconds = 2 * weights * NUM_PROMPTS * WORKLOADS[workload].prompt_length / peak
-    for step in range(1, max(lengths)):  # the prompt's logits give the first token
-        rows = sum(length > step for length in lengths)
-        seconds += max(weights * model.dtype.itemsize / bandwidth, 2 * weights * rows / peak)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, default="chat")
@@ -166,11 +131,12 @@ def main() -> None:
         args.repeats,
     )
     ours, theirs = median(seconds["engine"]), median(seconds["generate"])
-    bandwidth, peak = read_bandwidth(), matrix_peak(DTYPES[args.dtype])
-    bound = roofline_seconds(model, args.workload, lengths, bandwidth, peak)
+    machine = Machine(DTYPES[args.dtype])
+    groups = [lengths[start : start + NUM_GENERATIONS] for start in range(0, len(lengths), NUM_GENERATIONS)]
+    bound = rollout_limit(shape_of(model), machine, list(map(len, prompts)), groups)
     tokens = sum(lengths)
     print(f"{'':10} {'seconds':>9} {'tokens/s':>9}")
-    for name, value in (("engine", ours), ("generate", theirs), ("roofline", bound)):
+    for name, value in (("engine", ours), ("generate", theirs), ("limit", bound)):
         print(f"{name:10} {value:9.3f} {tokens / value:9.0f}")
     print_json(
         {
@@ -182,10 +148,11 @@ def main() -> None:
             "tokens_per_s": round(tokens / ours, 1),
             "generate_tokens_per_s": round(tokens / theirs, 1),
             "ratio": round(theirs / ours, 2),
-            "roofline_tokens_per_s": round(tokens / bound, 1),
-            "times_roofline": round(ours / bound, 2),
-            "read_gb_per_s": round(bandwidth / 1e9, 1),
-            "matrix_peak_gflops": round(peak / 1e9),
+            "ours_s": round(ours, 3),
+            "limit_s": round(bound, 3),
+            "limit_ratio": round(ours / bound, 2),
+            "read_gb_per_s": round(machine.bytes_per_second / 1e9, 1),
+            "product_gflops": round(machine.flops_per_second / 1e9),
             "repeats": args.repeats,
             **machine_info(),
         }

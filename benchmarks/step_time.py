@@ -12,18 +12,25 @@ only with `--peer_huge_pages`.
 
 trl no longer has a PPO trainer, so PPO is compared with GRPO: a step adds the critic's values and its update, one
 pass. Against our own GRPOTrainer both sample the same completions, and this is checked. `cpu_ratio` compares seconds
-of CPU time, which depend less than wall-clock seconds on other load on the machine. The last line is one JSON object.
+of CPU time, which depend less than wall-clock seconds on other load on the machine.
+
+`limit_s` is the least time of the step's products on this machine, and `limit_ratio` how many times longer ours took
+(see `limits.py`). A table has both by phase. The last line is one JSON object.
 """
 
 import argparse
 import random
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 import trl
 from contest import Answer, Phases, contest
 from datasets import Dataset
+from limits import Machine, shape_of, step_limits
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Trainer
 from workloads import (
@@ -39,6 +46,7 @@ from workloads import (
 )
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
+from minimind_hf.trainer.metrics import Metrics
 
 LOSS = {"beta": 0.1, "loss_type": "cispo", "epsilon_high": 5.0}
 
@@ -111,7 +119,24 @@ def make_trainer(
     names = ("_generate", "_calculate_rewards") if kind == "trl" else ("rollout", "score")
     for phase, name in zip(("rollout", "scoring"), names, strict=True):
         setattr(trainer, name, phases.time(phase, getattr(trainer, name)))
+    if kind != "trl":
+        report_phases(phases)
     return trainer
+
+
+def report_phases(phases: Phases) -> None:
+    """Reports the phases that our trainers time themselves, in this process."""
+    original = Metrics.phase
+
+    @contextmanager
+    def phase(self: Metrics, name: str, within: str | None = None) -> Iterator[None]:
+        start = time.perf_counter()
+        with original(self, name, within):
+            yield
+        if name in ("reference", "values"):
+            phases[name] = phases.get(name, 0.0) + time.perf_counter() - start
+
+    Metrics.phase = phase
 
 
 def check_completions(answers: dict[str, list[Answer]]) -> None:
@@ -132,6 +157,36 @@ def summary(answers: dict[str, list[Answer]]) -> dict[str, float]:
     for name, field in (("ratio", "s"), ("cpu_ratio", "cpu_s")):
         result[name] = result[f"peer_{field}"] / result[f"ours_{field}"]
     result["memory_ratio"] = result["ours_peak_mb"] / result["peer_peak_mb"]
+    return {name: round(value, 3) for name, value in result.items()}
+
+
+def limits(args: argparse.Namespace) -> dict[str, float]:
+    """Least seconds by phase, measured here and now."""
+    torch.set_num_threads(args.threads)
+    shape, machine = WORKLOADS[args.workload], Machine(DTYPES[args.dtype])
+    completions = [[shape.completion_length] * NUM_GENERATIONS] * NUM_PROMPTS
+    prompts = [shape.prompt_length] * NUM_PROMPTS
+    found = step_limits(shape_of(make_model(args.workload)), machine, prompts, completions, args.algorithm == "ppo")
+    rates = machine.flops_per_second / 1e9, machine.bytes_per_second / 1e9
+    print("products at {:.0f} GFLOP/s, memory read at {:.0f} GB/s".format(*rates))
+    return found
+
+
+def compare_with_limits(steps: list[Answer], least: dict[str, float]) -> dict[str, float]:
+    """Prints our phases beside their limits, and returns the limits for the last line."""
+    seconds = {phase: [step[phase] for step in steps] for phase in ("rollout", "scoring", "reference")}
+    if "values" in least:
+        seconds["values"] = [step["values"] for step in steps]
+    timed = list(seconds)
+    seconds["update"] = [step["step"] - sum(step[phase] for phase in timed) for step in steps]
+    print(f"{'':10} {'seconds':>9} {'limit':>9} {'ratio':>6}")
+    for phase, times in seconds.items():
+        limit, own = least.get(phase), median(times)
+        print(f"{phase:10} {own:9.3f} " + (f"{limit:9.3f} {own / limit:6.2f}" if limit else ""))
+    total = sum(least.values())
+    result = {f"limit_{phase}_s": limit for phase, limit in least.items()} | {"limit_s": total}
+    result |= {"ours_reference_s": median(seconds["reference"])}
+    result |= {"limit_ratio": median([step["step"] for step in steps]) / total}
     return {name: round(value, 3) for name, value in result.items()}
 
 
@@ -160,7 +215,8 @@ def main() -> None:
         check_completions(answers)
     peer = f"trl {trl.__version__}" if args.peer == "trl" else "minimind_hf GRPO"
     chosen = {"workload": args.workload, "dtype": args.dtype, "algorithm": args.algorithm, "peer": peer}
-    print_json({**chosen, **summary(answers), **machine_info()})
+    compared = compare_with_limits(answers["ours"], limits(args))
+    print_json({**chosen, **summary(answers), **compared, **machine_info()})
 
 
 if __name__ == "__main__":
