@@ -25,7 +25,7 @@ COMMANDS = {
     "convert": "convert between MiniMind's .pth, a MiniMind folder and a plain Qwen3 folder",
     "chat": "talk to a model",
     "eval": "score models on held-out prompts",
-    "report": "write an HTML page about a run",
+    "report": "write an HTML page about a run, or compare several",
     "doctor": "print what an issue needs: versions, fast paths, what a run changed and what ended it",
     "estimate": "say how much memory a run takes in each process",
 }

@@ -7,9 +7,6 @@ import minimind_hf  # noqa: F401 - before anything creates a tensor: see minimin
 
 # isort: split
 import json
-import os
-import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +26,11 @@ from minimind_hf import RLConfig, load_prompts
 from minimind_hf.atomic import whole_file
 from minimind_hf.paths import check_model_path
 from minimind_hf.reports.curve import plot_reward_curve
-from minimind_hf.reports.page import REPORT_FILE, write_report
+from minimind_hf.reports.page import write_report
 from minimind_hf.reports.record import STATE_FILE
 from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.checkpoints.card import model_card
+from minimind_hf.trainer.logs.closing import closing_lines
 
 Measure = Callable[[str | Path, Any], dict[str, float]]
 
@@ -236,7 +234,7 @@ def make_trainer(
     trainer_class: type[RLTrainer], task: Task, args: RLConfig, model: ModelConfig, **options: Any
 ) -> RLTrainer:
     """The trainer for a task, with adapters if the model's flags ask for them, and further arguments of it."""
-    return trainer_class(
+    trainer = trainer_class(
         model=task.model,
         reward_funcs=task.reward_funcs or None,
         args=args,
@@ -245,6 +243,8 @@ def make_trainer(
         peft_config=get_peft_config(model),
         **options,
     )
+    trainer.run_log.says_where = False  # the recipe does, once the model is saved
+    return trainer
 
 
 def finish(trainer: Trainer, task: Task) -> dict[str, float] | None:
@@ -281,7 +281,11 @@ def _write_report(trainer: Trainer, task: Task) -> None:
     with whole_file(folder / "README.md") as path:
         model_card(trainer, dataset_name=task.dataset_name).save(path)
     if any("reward" in log for log in trainer.state.log_history):
-        plot_reward_curve(trainer.state.log_history, folder / "reward_curve.png", title=folder.resolve().name)
+        plot_reward_curve(
+            trainer.state.log_history,
+            folder / "reward_curve.png",
+            title=trainer.args.run_name or folder.resolve().name,
+        )
     else:
         print("no reward was logged (see logging_steps), so there is no reward curve", flush=True)
     with whole_file(folder / STATE_FILE) as path:
@@ -298,7 +302,8 @@ def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, 
         result |= _before_and_after(task, after)
     result |= rewards_at_start_and_end(trainer.state.log_history)
     result |= {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
-    print(_next_steps(trainer.args.output_dir, task.question), flush=True)
+    folder = trainer.args.output_dir
+    print("\n".join(closing_lines(folder, folder, task.question)), flush=True)
     print(json.dumps(result), flush=True)
 
 
@@ -308,17 +313,3 @@ def rewards_at_start_and_end(log_history: Sequence[Mapping[str, Any]]) -> dict[s
     count = max(len(rewards) // 10, 1)
     ends = {"reward_start": rewards[:count], "reward_end": rewards[-count:]}
     return {name: round(fmean(some), 4) if some else None for name, some in ends.items()}
-
-
-def _next_steps(folder: str, question: str | None) -> str:
-    asking = ["--thinking", "--prompt", question] if question else []
-    command = shlex.join(["chat", folder, *asking])
-    return f"open {Path(folder) / REPORT_FILE} for the curves; talk to the model: {_command_line_tool()} {command}"
-
-
-def _command_line_tool() -> str:
-    """The command as it works here: the environment may not be active, the package may not be installed."""
-    beside = Path(sys.executable).with_name("minimind-hf")
-    if shutil.which("minimind-hf"):
-        return "minimind-hf"
-    return shlex.join([os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "minimind_hf.cli"])

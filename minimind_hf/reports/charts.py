@@ -1,26 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The charts of a run: a table of what there is to draw, and the code that draws one, for the page and for pictures.
+"""The charts of a run: a table of what there is to draw. `curves` makes what a browser draws of it."""
 
-Lines differ in style as well as in colour, and text stays text in an SVG, so that a printed page can be read. Nothing
-here touches the state that matplotlib's pyplot shares between all figures.
-"""
-
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .record import RunRecord
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import: not before there is a run to draw
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_COLOURS = ("#1f4e9e", "#c0392b", "#1e7d45", "#7b3fa0", "#b06d00", "#3d3d3d", "#0b7d8c", "#a3195b")
-_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)), (0, (7, 2)))
-_LEGEND_COLUMNS_PER_INCH = 0.6  # above the curves, which it would cover
-_FEWEST_TO_CUT = 5  # points; with fewer there is no telling what is usual
 _SMOOTHING = 20  # a running mean averages about a twentieth of the run
 
 
@@ -35,7 +21,7 @@ class Chart:
         unit (`str`): Label of the vertical axis.
         spread (`str`, *optional*): Logged name of the standard deviation around the first name's values.
         stacked (`bool`): Whether the values add up.
-        smoothed (`bool`): Whether the first name also gets a running mean, and its own line is drawn faintly.
+        weighted (`bool`): Whether the values are those of reward functions, to be multiplied with their weights.
         label (`Callable[[str], str]`): Turns a logged name into its label in the legend.
     """
 
@@ -45,23 +31,39 @@ class Chart:
     unit: str = ""
     spread: str | None = None
     stacked: bool = False
-    smoothed: bool = False
+    weighted: bool = False
     label: Callable[[str], str] = lambda name: name
 
     def found_in(self, run: RunRecord) -> list[str]:
         """The logged names of the run that belong on this chart."""
         found = []
         for pattern in self.names:
-            prefix, star, suffix = pattern.partition("*")
-            for name in run.logged_names:
-                fits = name.startswith(prefix) and name.endswith(suffix) if star else name == pattern
-                if fits and name not in found:
-                    found.append(name)
+            fits = re.compile(".+".join(map(re.escape, pattern.split("*")))).fullmatch
+            found += [name for name in run.logged_names if fits(name) and name not in found]
         return found
 
 
 CHARTS = (
-    Chart("Reward", ("reward", "reward_min", "reward_max", "eval_reward"), "Should rise.", spread="reward_std"),
+    Chart(
+        "Reward",
+        ("reward", "reward_min", "reward_max", "eval_reward"),
+        "Should rise. The band is one standard deviation of the completions to either side.",
+        spread="reward_std",
+    ),
+    Chart(
+        "Parts of the reward",
+        ("rewards/*/mean",),
+        "Each reward function times its weight; together they are the reward.",
+        stacked=True,
+        weighted=True,
+        label=lambda name: name.removeprefix("rewards/").removesuffix("/mean"),
+    ),
+    Chart(
+        "Held-out prompts",
+        ("eval_rewards/*/mean", "eval_*_reward", "eval_*_rewards/*/mean"),
+        "Evaluations on prompts that are not trained on, one line per reward function.",
+        label=lambda name: name.removeprefix("eval_").removeprefix("rewards/").removesuffix("/mean"),
+    ),
     Chart(
         "Signals",
         ("rewards/*/mean",),
@@ -119,6 +121,34 @@ CHARTS = (
         "Policy moved since sampling", ("approx_kl",), "How stale the rollouts are by the time they are trained on."
     ),
     Chart("Entropy", ("entropy",), "Exploration ends when it reaches 0.", "nats"),
+    Chart("Entropy bonus", ("entropy_coef",), "Weight of the bonus."),
+    Chart(
+        "Engine and trainer",
+        ("sampling/sampling_logp_difference/*", "sampling/k3", "sampling/audit"),
+        "How far the engine's log-probabilities are from the trainer's: 0, up to rounding.",
+        "nats",
+        label=lambda name: name.removeprefix("sampling/").removeprefix("sampling_"),
+    ),
+    Chart(
+        "Weights that correct the engine",
+        ("sampling/importance_sampling_ratio/*",),
+        "Far from 1: the engine samples from another policy.",
+        label=lambda name: name.rpartition("/")[2],
+    ),
+    Chart("Age of rollouts", ("sampling/staleness",), "Updates since their weights.", "updates"),
+    Chart("Share of prompts in the servers' caches", ("sampling/cached_share",)),
+    Chart(
+        "Prompts",
+        ("prompts/without_variance", "prompts/solved", "prompts/hopeless"),
+        "Shares: groups put aside because they teach nothing; prompts that are solved, or hopeless.",
+        label=lambda name: name.removeprefix("prompts/"),
+    ),
+    Chart(
+        "Prompts drawn and put aside",
+        ("prompts/drawn", "prompts/filled", "prompts/skipped"),
+        "Per rollout of one process.",
+        label=lambda name: name.removeprefix("prompts/"),
+    ),
     Chart("Loss", ("loss", "policy_loss", "aux_loss"), "Says little by itself: the data change with the policy."),
     Chart(
         "Gradient norm",
@@ -153,92 +183,21 @@ CHARTS = (
 
 _NOT_DRAWN = re.compile(
     r".*/std|reward_std|learning_rate|critic_learning_rate|ratio_mean|advantages/.*|train_.*|total_.*|eval_.*"
+    r"|completions/(count|tokens)"
 )
 
 
 def charts_of(run: RunRecord) -> list[Chart]:
     """The charts that have data in this run. Values that reward functions log themselves come last."""
-    found = [chart for chart in CHARTS if chart.found_in(run)]
+    found = [chart for chart in CHARTS if chart.found_in(run) and _adds_something(chart, run)]
     drawn = {name for chart in found for name in chart.found_in(run)}
     custom = [name for name in run.logged_names if name not in drawn and not _NOT_DRAWN.fullmatch(name)]
     return found + [Chart(name, (name,), "A custom metric.") for name in custom]
 
 
-def draw(chart: Chart, run: RunRecord) -> str:
-    """Draws a chart of [`charts_of`] as an `<svg>` element."""
-    return _svg(figure_of(chart, run), salt=chart.title)
-
-
-def figure_of(
-    chart: Chart,
-    run: RunRecord,
-    title: str | None = None,
-    size: tuple[float, float] = (5.0, 2.8),
-    letters: float = 9,
-) -> "Figure":
-    """Draws a chart.
-
-    Args:
-        chart ([`Chart`]): What to draw; the run must have logged at least one of its names.
-        run ([`RunRecord`]): The run.
-        title (`str`, *optional*): Heading inside the picture.
-        size (`tuple[float, float]`): Width and height in inches.
-        letters (`float`): Size of the letters in points.
-
-    Returns:
-        `Figure`: A figure that can be saved in any format.
-    """
-    from matplotlib.figure import Figure
-
-    names = chart.found_in(run)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.add_subplot()
-    (_stack if chart.stacked else _lines)(axes, chart, run, names)
-    axes.set_xlabel("optimizer step", fontsize=letters)
-    axes.set_ylabel(chart.unit, fontsize=letters)
-    axes.tick_params(labelsize=letters)
-    axes.grid(color="#d5d5d5", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    if title:
-        axes.set_title(title, parse_math=False)
-    if len(names) > 1 or chart.spread:
-        _add_legend(axes, letters - 1)
-    return figure
-
-
-def _add_legend(axes: "Axes", letters: float) -> None:
-    entries = len(axes.get_legend_handles_labels()[0])
-    columns = min(entries, round(_LEGEND_COLUMNS_PER_INCH * axes.figure.get_figwidth()))
-    legend = axes.figure.legend(fontsize=letters, frameon=False, loc="outside upper center", ncols=columns)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a name may contain dollar signs
-
-
-def _lines(axes: "Axes", chart: Chart, run: RunRecord, names: list[str]) -> None:
-    for index, name in enumerate(names):
-        points = run.series(name)
-        is_faint = chart.smoothed and index == 0
-        axes.plot(
-            list(points),
-            list(points.values()),
-            color=_COLOURS[index % len(_COLOURS)],
-            linestyle=_STYLES[index % len(_STYLES)],
-            linewidth=1.0 if is_faint else 1.4,
-            alpha=0.4 if is_faint else None,
-            marker="o" if len(points) == 1 or name.startswith("eval_") else None,
-            markersize=4,
-            label=chart.label(name),
-        )
-    first = run.series(names[0])
-    if chart.smoothed:
-        means = running_mean(list(first.values()))
-        axes.plot(list(first), means, color=_COLOURS[0], linewidth=2, label="running mean")
-    spreads = run.series(chart.spread) if chart.spread else {}
-    if steps := [step for step in first if step in spreads]:
-        low, high = ([first[step] + sign * spreads[step] for step in steps] for sign in (-1, 1))
-        axes.fill_between(steps, low, high, color=_COLOURS[0], alpha=0.12, linewidth=0, label="± std of completions")
+def _adds_something(chart: Chart, run: RunRecord) -> bool:
+    """The parts of a reward need weights, and more than one part."""
+    return not chart.weighted or sum(name in run.weights for name in map(chart.label, chart.found_in(run))) > 1
 
 
 def running_mean(values: Sequence[float]) -> list[float]:
@@ -246,44 +205,3 @@ def running_mean(values: Sequence[float]) -> list[float]:
     width = max(1, len(values) // _SMOOTHING)
     windows = (values[max(0, end - width) : end] for end in range(1, len(values) + 1))
     return [sum(window) / len(window) for window in windows]
-
-
-def _stack(axes: "Axes", chart: Chart, run: RunRecord, names: list[str]) -> None:
-    columns = {name: run.series(name) for name in names}
-    steps = sorted({step for points in columns.values() for step in points})
-    heights = [[points.get(step, 0.0) for step in steps] for points in columns.values()]
-    hatches = ("", "//", "..", "xx", "--", "++")
-    kind = {"labels": [chart.label(name) for name in names], "colors": _COLOURS[: len(names)], "alpha": 0.75}
-    if len(steps) == 1:
-        steps, heights = [steps[0] - 0.5, steps[0] + 0.5], [row * 2 for row in heights]
-    areas = axes.stackplot(steps, heights, **kind)
-    for area, hatch in zip(areas, hatches, strict=False):
-        area.set(hatch=hatch, edgecolor="white", linewidth=0)
-    axes.set_ylim(bottom=0)
-    _cut_outliers(axes, steps, [sum(column) for column in zip(*heights, strict=True)], chart.unit)
-
-
-def _cut_outliers(axes: "Axes", steps: list[float], values: list[float], unit: str) -> None:
-    """Cuts the axis where a few high values would flatten all others, and says how high they are."""
-    usual = sorted(values)[int(0.9 * (len(values) - 1))]
-    highest = max(values)
-    if len(values) < _FEWEST_TO_CUT or highest <= 2 * usual or usual <= 0:
-        return
-    top = 1.25 * usual
-    axes.set_ylim(0, top)
-    count = sum(value > top for value in values)
-    more = f", one of {count} cut" if count > 1 else ", cut"
-    axes.set_title(
-        f"highest: {highest:.3g} {unit} at step {steps[values.index(highest)]:g}{more}", fontsize=8, loc="right"
-    )
-
-
-def _svg(figure: "Figure", salt: str) -> str:
-    """The figure as an element of a page: text as text, ids unique to the chart, no XML preamble."""
-    import matplotlib
-
-    file = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif"}):
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    return text[text.index("<svg") :]

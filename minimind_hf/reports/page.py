@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one self-contained HTML page: curves, health messages, and early and late completions side by side;
-episodes as conversations.
+"""One run, or several compared, as one self-contained HTML page that needs no network.
 
-The page is `page.html.jinja`, filled in here. Everything is escaped but the charts, which are markup by themselves.
+The page is `page.html.jinja`, filled in here; what its scripts draw is packed into it (see `packed`). Everything is
+escaped but the scripts and the style sheet of this project.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..atomic import whole_file
-from .charts import charts_of, draw
-from .episodes import conversation, failures_first, is_episode, pieces, told
+from .curves import drawn, zero_everywhere
+from .histograms import histograms
+from .packed import asset, packed_json, plotting_library
+from .people import counted, duration, millions
 from .record import RunRecord, read_run
+from .results import cards, settings_that_differ, table
+from .rows import rows_of
+from .samples import early_and_late
 
 REPORT_FILE = "report.html"
 
@@ -27,118 +31,128 @@ _TEMPLATES = Environment(
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
+    lstrip_blocks=True,
     keep_trailing_newline=True,
 )
 
 
-def write_report(run_dir: str | Path, path: str | Path | None = None) -> Path:
-    """Writes the report of a run. An earlier report stays as it is until the new one is complete.
+def write_report(
+    run_dir: str | Path | Sequence[str | Path], path: str | Path | None = None, refresh: int | None = None
+) -> Path:
+    """Writes the report of a run, or of several on one page. An earlier report stays until the new one is complete.
 
     Args:
-        run_dir (`str` or `Path`): The output folder of a run that has ended or saved a checkpoint.
-        path (`str` or `Path`, *optional*): The page; `report.html` in the folder if unset.
+        run_dir (`str`, `Path` or a list of them): The output folder of a run, which may be going on; or several.
+        path (`str` or `Path`, *optional*): The page; `report.html` in the folder of a single run if unset.
+        refresh (`int`, *optional*): Seconds after which a browser that shows the page loads it again.
 
     Returns:
         `Path`: The page.
 
     Raises:
-        ValueError: If the folder contains no log of a run.
+        ValueError: If a folder contains no log of a run, there is none, or several and no path.
     """
-    run = read_run(run_dir)
-    path = Path(path) if path else Path(run_dir) / REPORT_FILE
+    folders = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
+    if not folders or (len(folders) > 1 and path is None):
+        raise ValueError(f"There are {len(folders)} runs and path is {path}. Give one run, or several and a path.")
+    runs = [read_run(folder) for folder in folders]
+    path = Path(path) if path else Path(folders[0]) / REPORT_FILE
     with whole_file(path) as unfinished:
-        unfinished.write_text(render(run), encoding="utf-8")
+        unfinished.write_text(render(*runs, refresh=refresh), encoding="utf-8")
     return path
 
 
-def render(run: RunRecord) -> str:
-    """The page as text."""
+def render(*runs: RunRecord, refresh: int | None = None) -> str:
+    """The page as text: of one run, or of several that are compared."""
+    labels = labels_of(runs)
+    data, rows, alone = drawn(runs, labels), rows_of(runs, labels), len(runs) == 1
+    data["charts"] += histograms(runs[0]) if alone else []
     return _TEMPLATES.get_template("page.html.jinja").render(
-        title=run.name,
-        subtitle=_subtitle(run),
-        cards=list(_cards(run)),
-        health=[[_cell(row.get(name, "")) for name in ("step", "rule", "message")] for row in run.health],
-        charts=list(_charts(run)),
-        samples=[(_sample(early), _sample(late)) for early, late in zip_longest(_shown(run.early), _shown(run.late))],
-        has_episodes=any(map(is_episode, [*run.early, *run.late])),
-        early_step=_step(run.early),
-        late_step=_step(run.late),
-        settings=[(name, _cell(value)) for name, value in run.settings.items()],
+        title=runs[0].name if alone else f"{len(runs)} runs compared",
+        subtitle=_subtitle(runs),
+        run=runs[0] if alone else None,
+        cards=list(cards(runs[0])) if alone else [],
+        about=_about(runs[0]) if alone else [],
+        results=None if alone else table(runs, labels),
+        different=None if alone else _different(runs, labels),
+        health=_health(runs, labels),
+        charts=list(enumerate(data["charts"])),
+        axes=data["axes"],
+        zero=zero_everywhere(runs),
+        samples=early_and_late(runs[0]) if alone else None,
+        rows=rows,
+        labels=labels,
+        settings=_settings(runs[0]) if alone else ([], []),
+        refresh=refresh,
+        library=plotting_library(),
+        data=packed_json(data),
+        style=Markup(asset("page.css")),
+        scripts=Markup("\n".join(asset(name) for name in ("unpack.js", "charts.js", "rows.js"))),
     )
 
 
-def _subtitle(run: RunRecord) -> str:
-    steps = max((log.get("step", 0) for log in run.history), default=0)
-    parts = [run.algorithm, f"{steps} optimizer steps", f"written {datetime.now():%Y-%m-%d %H:%M}"]
+def labels_of(runs: Sequence[RunRecord]) -> list[str]:
+    """What the runs are called: their names, numbered where two have the same one."""
+    names = [run.name for run in runs]
+    return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
+
+
+def _subtitle(runs: Sequence[RunRecord]) -> str:
+    now = datetime.now()
+    written = f"written {now.day} {now:%B %Y, %H:%M}"
+    if len(runs) > 1:
+        return f"{', '.join(dict.fromkeys(str(run.algorithm) for run in runs))} · {written}"
+    run = runs[0]
+    parts = [run.algorithm, counted(run.steps, "optimizer step"), written]
     if (seconds := run.seconds) is not None:
-        parts.insert(2, f"{seconds:.1f} seconds in rollouts, scoring, updates and evaluations")
+        parts.insert(2, f"{duration(seconds)} in rollouts, scoring, updates and evaluations")
     return " · ".join(part for part in parts if part)
 
 
-def _cards(run: RunRecord) -> Iterator[dict[str, str]]:
-    """The most important values: what they are now and what they were at the start."""
-    names = {
-        "reward": "reward",
-        "eval_reward": "evaluation",
-        "kl_ref": "KL to the reference",
-        "completions/mean_length": "tokens per completion",
-        "explained_variance": "explained variance",
-        "tokens_per_second": "tokens per second",
+def _about(run: RunRecord) -> list[tuple[str, str]]:
+    """What the run was: machine, versions, command line, size of the model, date."""
+    about = run.about
+    parameters, trainable = about.get("parameters"), about.get("trainable_parameters")
+    size = f"{millions(parameters)} parameters" if isinstance(parameters, int) else None
+    if size and isinstance(trainable, int) and trainable != parameters:
+        size += f", {millions(trainable)} of them trained"
+    versions = ", ".join(f"{name} {version}" for name, version in (about.get("versions") or {}).items())
+    found = {
+        "model": ", ".join(filter(None, (str(run.settings.get("model", "")), size))),
+        "started": about.get("started"),
+        "machine": about.get("machine"),
+        "versions": versions,
+        "command line": about.get("command"),
     }
-    for name, label in names.items():
-        if values := list(run.series(name).values()):
-            tenth = max(1, len(values) // 10)
-            first, last = (sum(part) / tenth for part in (values[:tenth], values[-tenth:]))
-            note = f"at the start {first:.3g}" if len(values) > 1 else ""
-            yield {"label": label, "value": f"{last:.3g}", "note": note}
-    before, after = (list(run.series(f"eval_accuracy_{when}").values()) for when in ("before", "after"))
-    if before and after:
-        yield {"label": "held-out accuracy", "value": f"{after[-1]:.1%}", "note": f"before {before[-1]:.1%}"}
+    return [(name, str(value)) for name, value in found.items() if value]
 
 
-def _charts(run: RunRecord) -> Iterator[dict[str, str]]:
-    for chart in charts_of(run):
-        yield {"title": chart.title, "note": chart.note, "svg": Markup(draw(chart, run))}
+def _health(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[list[str]]:
+    names = ("step", "rule", "message")
+    own = [[] if len(runs) == 1 else [label] for label in labels]
+    return [
+        [*first, *(_cell(row.get(name, "")) for name in names)]
+        for run, first in zip(runs, own, strict=True)
+        for row in run.health
+    ]
 
 
-def _step(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The optimizer step that the rollout was drawn for, as logs count them."""
-    return str(rows[0].get("step", "?")) if rows else "-"
+def _settings(run: RunRecord) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The settings that the user gave, and the others."""
+    given = [(name, _cell(value)) for name, value in run.changed.items()]
+    others = [(name, _cell(value)) for name, value in run.settings.items() if name not in run.changed]
+    return given, others
 
 
-def _shown(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The completions in the order of the page: as they were kept, episodes with failures first."""
-    return failures_first(rows) if all(map(is_episode, rows)) else rows
-
-
-def _sample(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    signals = ", ".join(f"{name} {_short(value)}" for name, value in (row.get("signals") or {}).items())
-    parts = [f"reward {_short(row.get('reward'))} ({signals})", f"{row.get('tokens', '?')} tokens"]
-    sample: dict[str, Any] = {"prompt": _text(row.get("prompt"))}
-    if is_episode(row):
-        parts.append(told(row))
-        sample |= {"turns": [{**part, "reward": _short(part.get("reward"))} for part in conversation(row)]}
-        sample |= {"pieces": pieces(row)}
-    else:
-        sample |= {"completion": _text(row.get("completion"))}
-    if row.get("finish_reason") == "length":
-        parts.append("cut off")
-    return {**sample, "line": " · ".join(parts)}
-
-
-def _text(value: Any) -> str:
-    """A text as it is, messages with their roles; of a single answer only its content."""
-    if not isinstance(value, list):
-        return str(value)
-    if len(value) == 1 and value[0].get("role") == "assistant":
-        return str(value[0].get("content", ""))
-    return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in value)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, int | float) else "-"
+def _different(runs: Sequence[RunRecord], labels: Sequence[str]) -> dict[str, Any]:
+    """The settings that differ: `head`, `common` (of all runs) and `single` (of single algorithms)."""
+    head, rows = settings_that_differ(runs, labels)
+    written = [[_cell(cell) for cell in row] for row in rows]
+    return {
+        "head": head,
+        "common": [row for row in written if "-" not in row],
+        "single": [row for row in written if "-" in row],
+    }
 
 
 def _cell(value: Any) -> str:

@@ -50,6 +50,7 @@ from .experience.prompts import make_eval_prompts, make_prompts, with_rows
 from .experience.proving import ForwardProof
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
+from .logs.about import about_run
 from .logs.health import HealthCallback, stop_for_engine
 from .logs.progress import RLProgressCallback
 from .logs.run_log import RunLog
@@ -185,7 +186,7 @@ class RLTrainer(EvaluatingTrainer):
             self.scorer.names,
             self.processing_class,
             self.callback_handler.callbacks,
-            lambda: described_run(self),
+            lambda: described_run(self) | {"about": about_run(self)},
         )
         for callback in (self.guard, self.run_log, self.health):
             if callback is not None:
@@ -330,7 +331,7 @@ class RLTrainer(EvaluatingTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:  # a training log, not an evaluation or the final summary
             logs.update(self.metrics.flush(self.accelerator, self.state.global_step))
-            self.run_log.flush_completions(self.state.global_step)
+            self.run_log.flush(self.state.global_step)
         super().log(logs, start_time)
 
     def end(self) -> None:

@@ -51,6 +51,7 @@ class _Records:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lowest: dict[str, float] = field(default_factory=dict)
     highest: dict[str, float | Tensor] = field(default_factory=dict)
+    completions: int = 0
     tokens: int = 0
 
     def as_floats(self) -> "_Records":
@@ -58,7 +59,8 @@ class _Records:
         moments = {name: moments.as_floats() for name, moments in self.moments.items()}
         totals = {name: float(total) for name, total in self.totals.items()}
         highest = {name: float(value) for name, value in self.highest.items() if value > -math.inf}
-        return _Records(moments, self.std_names, totals, dict(self.seconds), self.lowest, highest, self.tokens)
+        counts = (self.completions, self.tokens)
+        return _Records(moments, self.std_names, totals, dict(self.seconds), self.lowest, highest, *counts)
 
     def merge(self, other: "_Records") -> None:
         for name, moments in other.moments.items():
@@ -72,6 +74,7 @@ class _Records:
         for name, value in other.highest.items():
             self.highest[name] = max(value, self.highest.get(name, value))
         self.std_names |= other.std_names
+        self.completions += other.completions
         self.tokens += other.tokens
 
 
@@ -128,9 +131,10 @@ class Metrics:
         previous = self._records.highest.get(name)
         self._records.highest[name] = value if previous is None else torch.maximum(value, previous)
 
-    def add_tokens(self, count: int) -> None:
-        """Adds generated tokens, for the tokens per second."""
-        self._records.tokens += count
+    def add_sampled(self, completions: int, tokens: int) -> None:
+        """Adds what a rollout has sampled. Both are logged as sums, and the tokens per second."""
+        self._records.completions += completions
+        self._records.tokens += tokens
 
     @contextmanager
     def phase(self, name: str, within: str | None = None) -> Iterator[None]:
@@ -180,6 +184,8 @@ def _summary(records: _Records, steps: int, elapsed: float, num_processes: int) 
     values |= {name: total / steps for name, total in records.totals.items()}
     values |= records.lowest | records.highest
     values |= {f"seconds/{name}": total / steps / num_processes for name, total in records.seconds.items()}
+    if records.completions:
+        values |= {"completions/count": records.completions, "completions/tokens": records.tokens}
     if records.tokens:
         values["tokens_per_second"] = records.tokens / elapsed
     return values

@@ -77,7 +77,7 @@ class FourSteps(ProvingTrainer):
         ):
             experience.rollouts = self._rollouts.draw(policy, experience)
         counted = experience.counted
-        experience.metrics.add_tokens(int(counted.lengths.sum()))
+        experience.metrics.add_sampled(len(counted.rollouts), int(counted.lengths.sum()))
         measure_staleness(counted.rollouts, experience.step, experience.metrics)
         measure_engine(self._rollouts.engine, experience.metrics)
 

@@ -26,9 +26,10 @@ def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     assert result["algorithm"] == "cispo"
     assert 0 <= result["accuracy_before"] <= 1 and 0 <= result["accuracy_after"] <= 1
     out = tmp_path / "out"
-    *_, then, _ = done.stdout.splitlines()
-    assert (out / "report.html").is_file() and f"open {out}/report.html" in then
-    assert then.endswith(f" chat {out} --thinking --prompt '27 + 35 = ?'")
+    *_, report, saved, completions, then, _ = done.stdout.splitlines()
+    assert (out / "report.html").is_file() and report == f"report: {out}/report.html"
+    assert saved == f"model: {out}" and completions.startswith(f"completions: {out}/samples, ")
+    assert then.startswith("next: ") and then.endswith(f" chat {out} --thinking --prompt '27 + 35 = ?'")
     assert (out / "reward_curve.png").read_bytes().startswith(PNG)
     card = (out / "README.md").read_text()
     assert f"| eval_accuracy_after |  | {result['accuracy_after']:.4g} |" in card
@@ -59,7 +60,7 @@ def test_own_model_prompts_and_rewards(tmp_path, capsys):
     then, result = output.splitlines()[-2], last_line(output)
     assert list(result) == ["algorithm", "reward_start", "reward_end", "seconds", "output_dir"]
     assert result["algorithm"] == "grpo"
-    assert then.startswith(f"open {out}/report.html") and then.endswith(f" chat {out}")
+    assert f"report: {out}/report.html" in output and then.startswith("next: ") and then.endswith(f" chat {out}")
     assert result["output_dir"] == str(out)
     assert {"README.md", "reward_curve.png", "model.safetensors", "tokenizer.json"} <= {p.name for p in out.iterdir()}
     assert not LlamaForCausalLM.from_pretrained(out).lm_head.weight.equal(before)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import matplotlib.image
 from naming import raises_naming
 
-from minimind_hf.reports import charts, curve
+from minimind_hf.reports import curve
 from minimind_hf.reports.charts import running_mean
 from minimind_hf.reports.curve import plot_reward_curve
 from minimind_hf.reports.record import RunRecord, series
@@ -24,13 +24,14 @@ def test_curve_is_written_where_told(tmp_path):
     assert len({tuple(pixel) for pixel in image.reshape(-1, image.shape[-1])}) > 10  # not an empty canvas
 
 
-def test_format_follows_the_suffix_and_the_drawing_is_that_of_the_page(tmp_path):
+def test_format_follows_the_suffix_and_the_curve_has_training_and_evaluation(tmp_path):
     history = [*logs([0.1, 0.4, 0.9]), {"step": 3, "eval_reward": 0.5}]
     picture = ElementTree.parse(plot_reward_curve(history, tmp_path / "curve.svg", title="of $MODEL_1$ <b>")).getroot()
     paths = [element.get("style", "") for element in picture.iter("{http://www.w3.org/2000/svg}path")]
-    colours = {colour for style in paths for colour in charts._COLOURS if f"stroke: {colour}" in style}
-    assert colours == {charts._COLOURS[0], charts._COLOURS[1]}  # training and evaluation, as on the page
-    figure = charts.figure_of(curve._CURVE, RunRecord("", history), "of $MODEL_1$ <b>")
+    both = (curve.TRAINING_COLOUR, curve.EVALUATION_COLOUR)
+    colours = {colour for style in paths for colour in both if f"stroke: {colour}" in style}
+    assert colours == {*both}
+    figure = curve.reward_figure(RunRecord("", history), "of $MODEL_1$ <b>")
     [legend] = figure.legends
     labels = ["mean", "evaluation", "running mean", "± std of completions"]
     assert [text.get_text() for text in legend.get_texts()] == labels

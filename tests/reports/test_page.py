@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a run: what a trainer leaves behind, what is drawn, and that a browser opens it without complaint."""
 
+import base64
+import gzip
 import html
 import json
 import re
 import shutil
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
 from launching import Running
 from naming import assert_names, raises_naming
 
 from minimind_hf.cli import main
-from minimind_hf.reports.charts import charts_of, draw
+from minimind_hf.reports.charts import charts_of
+from minimind_hf.reports.packed import LARGEST_PAGE
 from minimind_hf.reports.page import render, write_report
 from minimind_hf.reports.record import RunRecord, read_lines, read_run, write_lines
 
@@ -26,7 +28,6 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def log(step: int, **values) -> dict:
@@ -48,7 +49,7 @@ class Tags(HTMLParser):
         self.open, self.outside = [], []
 
     def handle_starttag(self, tag, attributes):
-        self.open += [] if tag in ("meta", "link", "br") else [tag]
+        self.open += [] if tag in ("meta", "link", "br", "input") else [tag]
         for name, value in attributes:
             if name in ("src", "href", "xlink:href") and not value.startswith(("#", "data:")):
                 self.outside.append(value)
@@ -57,15 +58,31 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
+def unpacked(page: str, name: str):
+    """What lies packed in the page for its scripts."""
+    text = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', page, re.DOTALL).group(1)
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
 def test_a_run_leaves_what_its_report_needs(run_dir):
     run = read_run(run_dir)
     assert run.algorithm == "CISPO" and run.settings["num_generations"] == 4
     what = {name: run.settings[name] for name in ("model", "prompts", "rewards", "steps")}
     assert what == {"model": "MiniMindForCausalLM", "prompts": 12, "rewards": "1 x share_of_a", "steps": 3}
+    assert run.weights == {"share_of_a": 1.0} and run.changed["num_generations"] == 4
+    assert run.about["parameters"] == run.about["trainable_parameters"] > 10_000
+    assert {"command", "machine", "started", "versions"} <= set(run.about) and "torch" in run.about["versions"]
     assert list(run.series("reward")) == [1, 2, 3]
     assert [row["step"] for row in run.early] == [1] * 6 and [row["step"] for row in run.late] == [3] * 6
     assert len({row["prompt"] for row in run.early[:2]}) == 2  # one completion of each prompt first
     assert set(run.late[0]["signals"]) == {"share_of_a"}
+    assert [row["step"] for row in run.distributions] == [1, 2, 3]
+    for row, log in zip(run.distributions, run.history, strict=False):
+        assert sum(row["reward"]["counts"]) == sum(row["tokens"]["counts"]) == log["completions/count"] == 8
+        assert (row["reward"]["low"], row["tokens"]["high"]) == (
+            pytest.approx(log["reward_min"]), log["completions/max_length"],
+        )  # fmt: skip
+    assert read_lines(run_dir / "log.jsonl") == run.history
 
 
 def test_page_holds_everything_and_needs_nothing(run_dir):
@@ -77,8 +94,39 @@ def test_page_holds_everything_and_needs_nothing(run_dir):
     assert tags.open == [] and tags.outside == []
     titles = re.findall(r"<figcaption><b>(.*?)</b>", page)
     assert titles[:3] == ["Reward", "Signals", "KL to the reference"] and "Time per step" in titles
-    assert page.count("<svg") == len(titles)
+    assert titles[-2:] == ["Rewards of completions", "Lengths of completions"]
+    spoken = re.findall(r'role="img" aria-label="(.*?)"', page)
+    assert len(spoken) == len(titles) and all(said.startswith(t) for said, t in zip(spoken, titles, strict=True))
     assert "Early, step 1" in page and "Late, step 3" in page and "num_generations" in page
+    assert len(path.read_bytes()) < LARGEST_PAGE
+
+
+def test_a_run_from_python_leaves_its_page_and_says_where(make_trainer, tmp_path, capsys):
+    make_trainer(max_steps=1, disable_tqdm=False, save_strategy="steps", save_steps=1).train()
+    out = tmp_path / "run"
+    page = (out / "report.html").read_text()
+    assert "<title>run</title>" in page and "1 optimizer step" in page
+    report, model, completions, then = capsys.readouterr().out.splitlines()[-4:]
+    assert report == f"report: {out}/report.html" and model == f"model: {out}/checkpoint-1"
+    assert completions.startswith(f"completions: {out}/samples, ") and then.endswith(f"chat {out}/checkpoint-1")
+
+
+def test_a_report_that_cannot_be_written_does_not_take_the_model_with_it(make_trainer, monkeypatch, caplog):
+    monkeypatch.setattr("minimind_hf.trainer.logs.run_log.write_report", lambda folder: 1 / 0)
+    trainer = make_trainer(max_steps=1)
+    trainer.train()
+    assert_names(caplog.text, "ZeroDivisionError", "minimind-hf report", trainer.args.output_dir)
+
+
+def test_name_command_and_given_settings_are_shown(make_trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--hub_token", "abc", "--api_key=def", "--max_steps", "1"])
+    make_trainer(max_steps=1, run_name="sums & more", log_completions=True).train()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<h1>sums &amp; more</h1>" in page
+    assert "python train.py --hub_token &#39;[hidden]&#39; &#39;--api_key=[hidden]&#39; --max_steps 1" in page
+    given, others = page.split("other settings")[0].split("Given by the user")[-1], page.split("other settings")[-1]
+    assert "<td>log_completions</td><td>true</td>" in given and "<td>temperature</td>" in others
+    assert len(unpacked(page, "row-data")) == 8 and "All 8 completions that were logged" in page
 
 
 def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
@@ -101,29 +149,13 @@ def test_every_logged_number_is_drawn_or_known_to_be_left_out(run_dir):
     left_out = {
         name for name in run.logged_names if not name.endswith("std") and not name.startswith(("train_", "total_"))
     }
-    assert left_out - drawn == {"learning_rate", "ratio_mean", "advantages/mean"}
+    axes = {"completions/count", "completions/tokens"}
+    assert left_out - drawn == {"learning_rate", "ratio_mean", "advantages/mean", *axes}
 
 
 def test_what_a_reward_function_logs_gets_a_chart_of_its_own():
     run = RunRecord("run", [log(1, reward=1.0, tests_passed=3.0), log(2, reward=1.0, tests_passed=4.0)])
     assert [chart.title for chart in charts_of(run)] == ["Reward", "tests_passed"]
-
-
-def test_curves_are_svg_with_text_and_names_of_their_own():
-    history = [log(step, reward=float(step), **{"seconds/rollout": 1.0, "seconds/update": 2.0}) for step in (1, 2)]
-    run = RunRecord("run", history)
-    drawn = [ElementTree.fromstring(draw(chart, run)) for chart in charts_of(run)]
-    assert len(drawn) == 2  # reward and time
-    letters = {element.text for element in drawn[1].iter(f"{SVG}text")}
-    assert {"rollout", "update", "seconds", "optimizer step"} <= letters
-    legend = {
-        id(text) for group in drawn[1].iterfind(f".//{SVG}g[@id='legend_1']") for text in group.iter(f"{SVG}text")
-    }
-    others = [text for text in drawn[1].iter(f"{SVG}text") if id(text) not in legend]
-    above = [float(text.get("y")) for text in drawn[1].iter(f"{SVG}text") if id(text) in legend]
-    assert len(above) == 2 and max(above) < min(float(text.get("y")) for text in others)  # no curve under the legend
-    names = [{element.get("id") for element in svg.iter(f"{SVG}clipPath")} for svg in drawn]
-    assert names[0] and not names[0] & names[1]
 
 
 def test_seconds_are_those_of_all_sessions():
@@ -137,24 +169,13 @@ def test_seconds_are_those_of_all_sessions():
     ]
     run = RunRecord("run", history)
     assert run.seconds == 2 * 5 + 2 * 2 + 5 + 0.5
-    assert "19.5 seconds in rollouts, scoring, updates and evaluations" in render(run)
+    assert "20 s in rollouts, scoring, updates and evaluations" in render(run)
     assert RunRecord("run", [log(1, reward=1.0)]).seconds is None
-
-
-@pytest.mark.parametrize("slow", [[1], [1, 2], []])
-def test_slow_steps_do_not_flatten_the_others(slow):
-    seconds = {step: 30.0 + step if step in slow else 1.0 for step in range(1, 31)}
-    run = RunRecord("run", [log(step, **{"seconds/update": value}) for step, value in seconds.items()])
-    svg = ElementTree.fromstring(draw(charts_of(run)[0], run))
-    letters = [element.text for element in svg.iter(f"{SVG}text")]
-    note = {0: [], 1: ["highest: 31 seconds at step 1, cut"], 2: ["highest: 32 seconds at step 2, one of 2 cut"]}
-    assert [text for text in letters if "highest" in text] == note[len(slow)]
-    assert "1.0" in letters  # the axis is that of the usual steps
 
 
 def test_a_single_logged_step_can_be_drawn():
     run = RunRecord("run", [log(1, reward=1.0, reward_std=0.1, **{"seconds/update": 2.0})])
-    assert render(run).count("<svg") == 2
+    assert render(run).count("<figure") == 2
 
 
 def test_running_run_is_read_from_its_newest_checkpoint(tmp_path):
@@ -189,23 +210,30 @@ def test_command(run_dir, tmp_path, capsys):
     assert_names(capsys.readouterr().err, tmp_path / "new", "trainer_state.json")
 
 
-def open_in_browser(page, folder) -> list[str]:
-    """Opens a page, takes its picture, and returns what its console said."""
-    flags = [*FLAGS, "--enable-logging=stderr", "--window-size=1280,2400"]
+def open_in_browser(page, folder, *flags: str, width: int = 1280) -> tuple[str, list[str]]:
+    """Opens a page; returns what is left of it once its scripts have run, and what its console said."""
     picture = folder / "page.png"
-    places = [f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", page.as_uri()]
-    done = Running([BROWSER, *flags, *places]).finish()
+    places = [f"--user-data-dir={folder / 'profile'}", f"--window-size={width},6000", "--virtual-time-budget=20000"]
+    logging = ["--enable-logging=stderr", "--dump-dom", f"--screenshot={picture}"]
+    done = Running([BROWSER, *FLAGS, *logging, *places, *flags, page.as_uri()]).finish()
     assert picture.read_bytes().startswith(b"\x89PNG")
-    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine (Debian: apt install chromium)")
-def test_browser_opens_it_without_an_error(run_dir, tmp_path):
-    assert open_in_browser(write_report(run_dir), tmp_path) == []
+@pytest.mark.parametrize("flags", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
+def test_browser_draws_every_chart_and_lists_completions_without_an_error(run_dir, tmp_path, flags):
+    page = write_report(run_dir)
+    shown, said = open_in_browser(page, tmp_path, *flags, width=500)
+    assert said == []
+    titles = re.findall(r"<figcaption><b>(.*?)</b>", page.read_text())
+    assert sorted(re.findall(r'data-drawn="(.*?)"', shown)) == sorted(titles)
+    assert len(re.findall(r'<article class="row">', shown)) == 12  # the samples of the first and the last rollout
+    assert "12 of 12 found" in shown
     assert (tmp_path / "page.png").stat().st_size > 20_000
     bad = tmp_path / "bad.html"
     bad.write_text("<script>missing()</script>")
-    assert "missing is not defined" in "".join(open_in_browser(bad, tmp_path))
+    assert "missing is not defined" in "".join(open_in_browser(bad, tmp_path)[1])
 
 
 @pytest.mark.parametrize(
@@ -252,10 +280,10 @@ def test_nothing_that_a_run_wrote_is_taken_for_markup():
     tags = Tags()
     tags.feed(page)
     assert tags.open == [] and tags.outside == [] and "<img" not in page
-    # run 2, algorithm 1, health 3, title of a chart 1, legend 1; steps 2, prompts 2, completion 1, role and content 2,
-    # tokens 2, signal 1; settings 3
-    assert html.unescape(page).count("onerror=alert(1)>") == 21
-    assert page.count("{{ 7 * 7 }}") == 21 and "49" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+    # run 2, algorithm 1, health 3, title of a chart 1 and what it shows 2, that of the signals 1; steps 2, prompts 2,
+    # completion 1, role and content 2, tokens 2, signal 1; settings 3
+    assert html.unescape(page).count("onerror=alert(1)>") == 23
+    assert page.count("{{ 7 * 7 }}") == 23
 
 
 def test_an_earlier_page_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
@@ -265,7 +293,7 @@ def test_an_earlier_page_stays_until_the_new_one_is_whole(tmp_path, monkeypatch)
     elsewhere = tmp_path / "elsewhere.html"
     elsewhere.write_text("something else")
     (folder / "report.html").symlink_to(elsewhere)
-    monkeypatch.setattr("minimind_hf.reports.page.render", lambda run: 1 / 0)
+    monkeypatch.setattr("minimind_hf.reports.page.render", lambda *runs, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_report(folder)
     assert (folder / "report.html").is_symlink()

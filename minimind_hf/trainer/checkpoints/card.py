@@ -233,8 +233,12 @@ def _idle(prompts: PromptDataset | PromptStream | None) -> list[str]:
 
 
 def described_run(trainer: Trainer) -> dict[str, Any]:
-    """The algorithm and the settings of a run, for its run.json."""
-    return {"algorithm": trainer.args.algorithm.label, "settings": what_is_trained(trainer) | dict(settings(trainer))}
+    """The algorithm, the settings and the weights of the rewards of a run, for its run.json."""
+    return {
+        "algorithm": trainer.args.algorithm.label,
+        "settings": what_is_trained(trainer) | dict(settings(trainer)),
+        "weights": dict(zip(reward_names(trainer), trainer.scorer.weights.tolist(), strict=True)),
+    }
 
 
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:

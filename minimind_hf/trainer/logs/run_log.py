@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that a run writes for people: completions, samples, trackers, run.json and the record of its end.
+"""The files that a run writes for people: completions, samples, trackers, run.json, record of its end, report.
 
-The report is made from these files; `reports/record.py` lists and reads them.
+The report is made from the other files; `reports/record.py` lists and reads them.
 """
 
 import json
@@ -18,26 +18,32 @@ from transformers.utils import logging
 
 from ...atomic import whole_file
 from ...reports.diagnosis import without_secrets
+from ...reports.page import write_report
 from ...reports.record import (
     COMPLETIONS_FOLDER,
+    DISTRIBUTIONS,
     ERROR_FILE,
     HEALTH_FILE,
+    LOG_FILE,
     RUN_FILE,
     SAMPLES_FOLDER,
     STATE_FILE,
     write_json,
+    write_lines,
 )
 from ..experience.experience import Experience
 from ..settings.base import RLConfig
 from ..settings.given import given_settings
+from .closing import closing_lines
 from .completions import CompletionLog, SampleLog, print_debug
+from .distributions import DistributionLog
 from .trackers import Trackers
 
 logger = logging.get_logger(__name__)
 
 
 class RunLog(TrainerCallback):
-    """Writes the files of one run. Every process has an instance; only the main process writes.
+    """Writes the files of one run, and at its end their report. Every process has one; only the main one writes.
 
     Args:
         args ([`RLConfig`]): Settings.
@@ -46,6 +52,10 @@ class RunLog(TrainerCallback):
         tokenizer: Decodes prompts for debug output.
         callbacks (`Sequence[TrainerCallback]`): The trainer's callbacks, including those of trackers.
         describe (`Callable[[], dict]`): Returns algorithm and settings of the run, for run.json.
+
+    Attributes:
+        says_where (`bool`): Whether training ends with where report, model and completions are; no if what follows
+            says it.
     """
 
     def __init__(
@@ -69,7 +79,9 @@ class RunLog(TrainerCallback):
             args.log_unique_prompts,
             args.completions_interval,
         )
+        self._distributions = DistributionLog(folder / SAMPLES_FOLDER / DISTRIBUTIONS)
         self._next_debug_step = 0
+        self.says_where = True
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.trackers.have_started()
@@ -79,6 +91,22 @@ class RunLog(TrainerCallback):
             (self._folder / HEALTH_FILE).unlink(missing_ok=True)  # from an earlier run in this folder
         (self._folder / ERROR_FILE).unlink(missing_ok=True)  # from the run before
         write_json(self._folder / RUN_FILE, {**self._describe(), "changed": changed_settings(args)})
+        self._distributions.begin(state.global_step)
+        self._begin_log(state)
+
+    def _begin_log(self, state: TrainerState) -> None:
+        """The log goes on where a resumed run's does."""
+        if state.log_history:
+            write_lines(self._folder / LOG_FILE, state.log_history)
+        else:
+            (self._folder / LOG_FILE).unlink(missing_ok=True)
+
+    def on_log(self, args, state, control, **kwargs):
+        """Adds the log to its file, from which a report of the running run is made."""
+        if state.is_world_process_zero and state.log_history:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / LOG_FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(state.log_history[-1], ensure_ascii=False, default=float) + "\n")
 
     def on_step_end(self, args, state, control, **kwargs):
         """The last steps are logged too where logging_steps would leave them out."""
@@ -89,6 +117,7 @@ class RunLog(TrainerCallback):
 
     def add(self, experience: Experience) -> None:
         """Records a rollout that is about to be trained on."""
+        self._distributions.add(experience)
         if self._args.log_completions:
             self._completions.add(experience)
         if not self._accelerator.is_main_process:
@@ -100,8 +129,9 @@ class RunLog(TrainerCallback):
             self._next_debug_step = experience.step - experience.step % interval + interval
             print_debug(experience, self._signal_names, self._tokenizer, step)
 
-    def flush_completions(self, step: int) -> None:
+    def flush(self, step: int) -> None:
         """Shows and writes the completions since the last log; every process calls it."""
+        self._distributions.flush(self._accelerator, step)
         if self._args.log_completions:
             rows = self._completions.flush(self._accelerator, step)
             self.trackers.log_completions(rows, step)
@@ -115,12 +145,28 @@ class RunLog(TrainerCallback):
             self._end_after(error, state_of_run())
             raise
         self._end(state_of_run())
+        if self.says_where and self._accelerator.is_main_process and not self._args.disable_tqdm:
+            print("\n".join(closing_lines(self._folder)), flush=True)
 
     def _end(self, state: TrainerState) -> None:
         if self._accelerator.is_main_process and state.log_history:
             self.samples.end()
             with whole_file(self._folder / STATE_FILE) as path:
                 state.save_to_json(str(path))
+            self._report()
+
+    def _report(self) -> None:
+        """Writes the page. The run is over and its model may not be saved yet, so an error here does not end it."""
+        try:
+            write_report(self._folder)
+        except Exception as error:
+            logger.error(
+                "The run is complete, but its report could not be written (%s: %s). Try again with: minimind-hf "
+                "report %s",
+                type(error).__name__,
+                error,
+                self._folder,
+            )
 
     def _end_after(self, error: BaseException, state: TrainerState) -> None:
         """As `_end`, after an error: a second error is only logged, so that the user sees the first one."""

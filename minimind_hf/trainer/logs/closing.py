@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last lines of a run: where its report, model and completions are, and what to do next."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from transformers.trainer_utils import get_last_checkpoint
+
+from ...reports.page import REPORT_FILE
+from ...reports.record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
+
+
+def closing_lines(folder: str | Path, model: str | Path | None = None, question: str | None = None) -> list[str]:
+    """Says what a run has left in its folder.
+
+    Args:
+        folder (`str` or `Path`): The output_dir of the run.
+        model (`str` or `Path`, *optional*): Where the trained model was saved. Unset: in the last checkpoint, if any.
+        question (`str`, *optional*): What to ask the model.
+    """
+    folder = Path(folder)
+    model = model or get_last_checkpoint(str(folder))
+    completions = folder / COMPLETIONS_FOLDER
+    if not completions.is_dir():
+        completions = f"{folder / SAMPLES_FOLDER}, a few of the first and of the last step (all: log_completions)"
+    return [
+        f"report: {folder / REPORT_FILE}",
+        f"model: {model or f'not saved yet; trainer.save_model() writes it to {folder}'}",
+        f"completions: {completions}",
+        f"next: {_next_command(model or folder, question)}",
+    ]
+
+
+def _next_command(model: str | Path, question: str | None) -> str:
+    asking = ["--thinking", "--prompt", question] if question else []
+    return f"{command_line_tool()} {shlex.join(['chat', str(model), *asking])}"
+
+
+def command_line_tool() -> str:
+    """The command as it works here: the environment may not be active, the package may not be installed."""
+    beside = Path(sys.executable).with_name("minimind-hf")
+    if shutil.which("minimind-hf"):
+        return "minimind-hf"
+    return shlex.join([os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "minimind_hf.cli"])
