@@ -6,6 +6,7 @@ cores. Every setting has a flag.
 
     python recipes/grpo.py
     python recipes/grpo.py --seed 1 --loss_type grpo --output_dir outputs/grpo_seed_1
+    python recipes/compare.py  # CISPO, GRPO, PPO and RLOO on one page
 
 With your own model and prompts, on one or several devices:
 
@@ -43,6 +44,8 @@ EMBEDDED_DEFAULTS = {
     "beta": 0.001,
     "temperature": TEMPERATURE,
     "thinking_ratio": 1.0,
+    "probe_prompts": 4,
+    "probe_steps": 50,
     "max_completion_length": MAX_COMPLETION_LENGTH,
     "save_strategy": "no",
     "report_to": "none",

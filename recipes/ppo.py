@@ -6,6 +6,10 @@ cores. Every setting has a flag.
 
     python recipes/ppo.py
     python recipes/ppo.py --seed 1 --output_dir outputs/ppo_seed_1
+    python recipes/compare.py  # CISPO, GRPO, PPO and RLOO on one page
+
+The rewards are those of grpo.py, a quarter as large: the critic's values start near 0 and have less far to go, while
+GRPO divides by the standard deviation of a group and does not see their scale. In compare.py all have equal rewards.
 
 With your own model and prompts, on one or several devices; with --use_peft the critic is one more adapter on the
 policy's frozen base:
@@ -48,6 +52,8 @@ EMBEDDED_DEFAULTS = {
     "reward_weights": [0.25, 0.25],
     "temperature": TEMPERATURE,
     "thinking_ratio": 1.0,
+    "probe_prompts": 4,
+    "probe_steps": 180,
     "max_completion_length": MAX_COMPLETION_LENGTH,
     "save_strategy": "no",
     "report_to": "none",

@@ -35,7 +35,7 @@ FLOORS = (
     ("trainer.logs",),
     ("trainer.proving",),
     ("trainer.step_guard", "trainer.steps"),
-    ("trainer.evaluating", "trainer.trl_attributes", "trainer.choosing"),
+    ("trainer.evaluating", "trainer.probing", "trainer.trl_attributes", "trainer.choosing"),
     ("trainer.base",),
     ("trainer.grpo", "trainer.ppo"),
     ("trainer",),

@@ -4,12 +4,14 @@
 import base64
 import gzip
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 LARGEST_PAGE = 2_000_000  # bytes
-ROOM_FOR_ROWS = 900_000  # of them, for completions
+ROOM_FOR_ROWS = 700_000  # of them, for completions
+ROOM_FOR_TOKENS = 300_000  # for completions token by token
 _ASSETS = files("minimind_hf.reports") / "assets"
 
 
@@ -21,6 +23,33 @@ def packed(text: str) -> str:
 def packed_json(value: Any) -> str:
     """A value as JSON, packed. A number that is not finite becomes `null`."""
     return packed(json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+
+
+def fitted(rows: Sequence[dict[str, Any]], room: int) -> tuple[str, list[dict[str, Any]]]:
+    """Rows of a run, packed, and which of them there is room for: steps are left out evenly, the last one stays.
+
+    Args:
+        rows (`Sequence[dict]`): Each with its `step`.
+        room (`int`): Bytes.
+
+    Returns:
+        `tuple[str, list[dict]]`: Nothing packed if there are no rows.
+    """
+    if not rows:
+        return "", []
+    steps = sorted({row["step"] for row in rows if isinstance(row["step"], int)})
+    keep_every = 1
+    while True:
+        left = set(steps[::-1][::keep_every])
+        kept = [row for row in rows if row["step"] in left or not isinstance(row["step"], int)]
+        data = packed_json(kept)
+        if len(data) <= room or len(left) <= 1:
+            break
+        keep_every = max(keep_every + 1, keep_every * len(data) // room)
+    while len(data) > room and len(kept) > 1:  # a single step that is too large
+        kept = kept[: max(1, len(kept) * room // (2 * len(data)))]
+        data = packed_json(kept)
+    return data, kept
 
 
 def _finite(value: Any) -> Any:

@@ -17,11 +17,12 @@ from markupsafe import Markup
 from ..atomic import whole_file
 from .curves import drawn, zero_everywhere
 from .histograms import histograms
-from .packed import asset, packed_json, plotting_library
+from .packed import ROOM_FOR_TOKENS, asset, fitted, packed_json, plotting_library
 from .people import counted, duration, millions
+from .probes import probes_of
 from .record import RunRecord, read_run
 from .results import cards, settings_that_differ, table
-from .rows import rows_of
+from .rows import as_text, rows_of
 from .samples import early_and_late
 
 REPORT_FILE = "report.html"
@@ -80,6 +81,8 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         axes=data["axes"],
         zero=zero_everywhere(runs),
         samples=early_and_late(runs[0]) if alone else None,
+        probes=probes_of(runs[0]) if alone else None,
+        tokens=_tokens(runs[0]) if alone else "",
         rows=rows,
         labels=labels,
         settings=_settings(runs[0]) if alone else ([], []),
@@ -87,7 +90,7 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         library=plotting_library(),
         data=packed_json(data),
         style=Markup(asset("page.css")),
-        scripts=Markup("\n".join(asset(name) for name in ("unpack.js", "charts.js", "rows.js"))),
+        scripts=Markup("\n".join(asset(name) for name in ("unpack.js", "charts.js", "rows.js", "tokens.js"))),
     )
 
 
@@ -125,6 +128,12 @@ def _about(run: RunRecord) -> list[tuple[str, str]]:
         "command line": about.get("command"),
     }
     return [(name, str(value)) for name, value in found.items() if value]
+
+
+def _tokens(run: RunRecord) -> str:
+    """The completions that were kept token by token, packed; nothing if there are none."""
+    rows = [{**row, "prompt": as_text(row.get("prompt"))} for row in run.tokens]
+    return fitted(rows, ROOM_FOR_TOKENS)[0]
 
 
 def _health(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[list[str]]:

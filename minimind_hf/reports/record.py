@@ -7,6 +7,8 @@ run.json                         algorithm, settings, machine, versions, command
 error.json                       the error that ended the run, if one did
 samples/early.jsonl, late.jsonl  a few completions of the first and of the last rollout
 samples/distributions.jsonl      histograms of rewards and lengths, one log per line
+samples/probes.jsonl             answers to the probe prompts, with probe_prompts
+samples/tokens.jsonl             a few completions token by token
 completions/*.jsonl              all completions, with log_completions
 health.jsonl                     messages of the health checks, one {"step", "rule", "message"} per line
 """
@@ -29,7 +31,7 @@ ERROR_FILE = "error.json"
 LOG_FILE = "log.jsonl"
 COMPLETIONS_FOLDER, SAMPLES_FOLDER = "completions", "samples"
 EARLY, LATE = "early.jsonl", "late.jsonl"
-DISTRIBUTIONS = "distributions.jsonl"
+DISTRIBUTIONS, PROBES, TOKENS = "distributions.jsonl", "probes.jsonl", "tokens.jsonl"
 NUM_SAMPLES = 6
 
 
@@ -48,6 +50,8 @@ class RunRecord:
         early (`list[dict]`), late (`list[dict]`): Completions of the first and of the last rollout.
         health (`list[dict]`): Messages of the health checks.
         distributions (`list[dict]`): Histograms of rewards and lengths by step.
+        probes (`list[dict]`): Answers to the probe prompts.
+        tokens (`list[dict]`): Completions token by token.
         folder (`Path`, *optional*): Where its completions are.
         error (`dict`): The error that ended the run.
     """
@@ -63,6 +67,8 @@ class RunRecord:
     late: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, Any]] = field(default_factory=list)
     distributions: list[dict[str, Any]] = field(default_factory=list)
+    probes: list[dict[str, Any]] = field(default_factory=list)
+    tokens: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
     error: dict[str, Any] = field(default_factory=dict)
 
@@ -130,7 +136,9 @@ def read_run(folder: str | Path) -> RunRecord:
         early=early,
         late=late,
         health=read_lines(folder / HEALTH_FILE),
-        distributions=read_lines(folder / SAMPLES_FOLDER / DISTRIBUTIONS),
+        distributions=read_lines(folder / SAMPLES_FOLDER / DISTRIBUTIONS, grows=True),
+        probes=read_lines(folder / SAMPLES_FOLDER / PROBES, grows=True),
+        tokens=read_lines(folder / SAMPLES_FOLDER / TOKENS, grows=True),
         folder=folder,
         error=error,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .episodes import call_text
-from .packed import ROOM_FOR_ROWS, packed_json
+from .packed import ROOM_FOR_ROWS, fitted
 from .record import COMPLETIONS_FOLDER, RunRecord, read_lines
 
 
@@ -45,19 +45,9 @@ def rows_of(runs: Sequence[RunRecord], labels: Sequence[str], room: int = ROOM_F
     every = [
         _row("" if is_alone else label, row) for label, run, rows in found for row in rows or [*run.early, *run.late]
     ]
-    steps = sorted({row["step"] for row in every if isinstance(row["step"], int)})
-    keep_every = 1
-    while True:
-        kept_steps = set(steps[::-1][::keep_every])  # the last one stays
-        kept = [row for row in every if row["step"] in kept_steps or not isinstance(row["step"], int)]
-        data = packed_json(kept) if kept else ""
-        if len(data) <= room or len(kept_steps) <= 1:
-            break
-        keep_every = max(keep_every + 1, -(-keep_every * len(data) // room))
-    if len(data) > room:  # a single log that is too large
-        kept = kept[: max(1, len(kept) * room // (2 * len(data)))]
-        data = packed_json(kept)
-    return Rows(data, len(kept), len(every), sorted(kept_steps), any(logged))
+    data, kept = fitted(every, room)
+    steps = sorted({row["step"] for row in kept if isinstance(row["step"], int)})
+    return Rows(data, len(kept), len(every), steps, any(logged))
 
 
 def _logged(run: RunRecord) -> list[dict[str, Any]]:

@@ -58,11 +58,12 @@ from .metrics import Metrics
 from .models.optimization import fill_gradients
 from .models.policy import check_context, check_fits, fast_layout, load_policy, router_loss_coefficient
 from .models.reference import Reference
+from .probing import Probing
 from .settings.base import RLConfig
 from .step_guard import StepGuard
 
 
-class RLTrainer(EvaluatingTrainer):
+class RLTrainer(Probing, EvaluatingTrainer):
     """Base class of the trainers. See [`GRPOTrainer`] for the arguments, docs/extending.md for a new algorithm.
 
     An algorithm needs [`~RLTrainer.add_advantages`], [`~RLTrainer.loss`] and a config; the other hooks have defaults.
@@ -92,7 +93,8 @@ class RLTrainer(EvaluatingTrainer):
         """Measures a rollout and logs its completions."""
         self.audit(experience)
         self.measure(experience)
-        self.run_log.add(experience)
+        steps = self.args.micro_batches_per_rollout / self.args.gradient_accumulation_steps
+        self.run_log.add(experience, is_last=experience.step + steps >= self.state.max_steps)
 
     # The Trainer: construction
 
@@ -168,6 +170,7 @@ class RLTrainer(EvaluatingTrainer):
         self.scorer.to(self.accelerator.device)
         self.metrics = Metrics()
         self._add_callbacks()
+        self.prepare_probes()
 
     def _default_args(self, model: str | PreTrainedModel) -> RLConfig:
         return self.config_class(output_dir=default_output_dir(model, type(self).__name__))

@@ -215,6 +215,7 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
         inputs = batch.loss_inputs(output.logps, denominator, policy_mask=chosen)
         loss, measured = policy_loss(inputs, self.args.loss_settings())
         measure_mismatch(output.logps, batch, self.state.global_step, metrics)
+        self.run_log.tokens.see(batch, output.logps, model.training)
         metrics.add_total("policy_loss", loss.detach())
         num_tokens = measured.pop("num_tokens")
         for name, mean in measured.items():

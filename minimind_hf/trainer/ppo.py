@@ -204,6 +204,7 @@ class PPOTrainer(RLTrainer):
             **over,
         )
         measure_mismatch(output.scores.logps, batch, self.state.global_step, metrics)
+        self.run_log.tokens.see(batch, output.scores.logps, model.training)
         critic_loss, measured_values = value_loss(
             output.values,
             batch.old_values,

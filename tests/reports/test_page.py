@@ -5,6 +5,7 @@ import base64
 import gzip
 import html
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -208,6 +209,53 @@ def test_command(run_dir, tmp_path, capsys):
     assert_names(capsys.readouterr().err, "folder", tmp_path / "absent")
     assert main(["report", str(tmp_path / "new")]) == 1
     assert_names(capsys.readouterr().err, tmp_path / "new", "trainer_state.json")
+
+
+def test_several_runs_are_compared_on_one_page(run_dir, tmp_path, capsys, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(run_dir, other)
+    described = json.loads((other / "run.json").read_text())
+    described["settings"]["beta"] = 0.5
+    (other / "run.json").write_text(json.dumps(described))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(run_dir), str(other)]) == 0
+    assert capsys.readouterr().out == "wrote comparison.html\n"
+    page = (tmp_path / "comparison.html").read_text()
+    assert "<title>2 runs compared</title>" in page and "<td>beta</td>" in page and "<td>0.5</td>" in page
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == [] and tags.outside == []
+    rows = unpacked(page, "row-data")
+    assert {row["run"] for row in rows} == {"run", "other"} and "<option>other</option>" in page
+    with raises_naming(ValueError, 2, "path"):
+        write_report([run_dir, other])
+
+
+def test_a_run_is_watched_while_it_goes_on(tmp_path, capsys, monkeypatch):
+    run, looks = tmp_path / "run", []
+
+    def wait(seconds: int) -> None:
+        looks.append(seconds)
+        step = len(looks)
+        if step == 4:
+            raise KeyboardInterrupt
+        run.mkdir(exist_ok=True)
+        with (run / "log.jsonl").open("a") as file:  # the second line is not whole yet at the third look
+            file.write({1: json.dumps(log(1, reward=1.0)) + "\n", 2: json.dumps(log(2, reward=2.0)), 3: "\n"}[step])
+        os.utime(run / "log.jsonl", (step, step))
+
+    monkeypatch.setattr("time.sleep", wait)
+    assert main(["report", str(run), "--watch", "3"]) == 0
+    assert looks == [3] * 4 and capsys.readouterr().out.count("wrote") == 4
+    page = (run / "report.html").read_text()
+    assert "data-refresh=" not in page and "2 optimizer steps" in page
+    assert main(["report", str(run), "--watch", "0"]) == 1
+    assert_names(capsys.readouterr().err, "--watch", 0)
+
+
+def test_a_page_that_is_watched_asks_to_be_loaded_again():
+    run = RunRecord("run", [log(1, reward=1.0)])
+    assert '<body data-refresh="7">' in render(run, refresh=7) and "<body>" in render(run)
 
 
 def open_in_browser(page, folder, *flags: str, width: int = 1280) -> tuple[str, list[str]]:

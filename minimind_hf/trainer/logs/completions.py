@@ -42,7 +42,9 @@ class CompletionLog:
         self._rows: list[dict] = []
 
     def add(self, experience: Experience) -> None:
-        self._rows += [_row(experience, index, self.signal_names) for index in range(len(experience.rollouts))]
+        self._rows += [
+            completion_row(experience, index, self.signal_names) for index in range(len(experience.rollouts))
+        ]
 
     def flush(self, accelerator: Accelerator, step: int) -> list[dict]:
         """Writes in the main process, and returns the rows of the table for trackers; every process calls it."""
@@ -95,7 +97,9 @@ class SampleLog:
         width = experience.num_generations
         order = sorted(range(len(experience.rollouts)), key=lambda index: (index % width, index // width))
         if experience.episodes is None:
-            self._latest = [{"step": step, **_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]]
+            self._latest = [
+                {"step": step, **completion_row(experience, i, self.signal_names)} for i in order[:NUM_SAMPLES]
+            ]
         else:
             self._latest = self._episodes(experience, [i for i in order if i < experience.num_counted], step)
         if step == 1:
@@ -103,7 +107,7 @@ class SampleLog:
         write_lines(self.folder / LATE, self._latest)
 
     def _episodes(self, experience: Experience, order: list[int], step: int) -> list[dict]:
-        rows = [{"step": step, **_row(experience, i, self.signal_names)} for i in order]
+        rows = [{"step": step, **completion_row(experience, i, self.signal_names)} for i in order]
         return [
             {**rows[place], "pieces": written_and_read(experience.rollouts[order[place]], self._tokenizer)}
             for place in chosen(rows, NUM_SAMPLES)
@@ -115,14 +119,15 @@ class SampleLog:
             write_lines(self.folder / LATE, self._latest)
 
 
-def _row(experience: Experience, index: int, signal_names: list[str]) -> dict:
+def completion_row(experience: Experience, index: int, signal_names: list[str]) -> dict:
+    """A completion with its rewards as a row of a jsonl file; its advantage only if the rollout has advantages."""
     rollout = experience.rollouts[index]
     return {
         "prompt": experience.prompt_of(index)["prompt"],
         "completion": experience.completions[index],
         "signals": dict(zip(signal_names, _readable(experience.signals[index]), strict=True)),
         "reward": _readable(experience.rewards[index]),
-        "advantage": _readable(experience.advantages[index]),
+        **({} if experience.advantages is None else {"advantage": _readable(experience.advantages[index])}),
         "tokens": sum(end - start for start, end in rollout.turns),
         "finish_reason": rollout.finish_reason,
         **episode_columns(experience, index),

@@ -28,6 +28,7 @@ from ...reports.record import (
     RUN_FILE,
     SAMPLES_FOLDER,
     STATE_FILE,
+    TOKENS,
     write_json,
     write_lines,
 )
@@ -37,6 +38,7 @@ from ..settings.given import given_settings
 from .closing import closing_lines
 from .completions import CompletionLog, SampleLog, print_debug
 from .distributions import DistributionLog
+from .tokens import TokenLog
 from .trackers import Trackers
 
 logger = logging.get_logger(__name__)
@@ -80,6 +82,7 @@ class RunLog(TrainerCallback):
             args.completions_interval,
         )
         self._distributions = DistributionLog(folder / SAMPLES_FOLDER / DISTRIBUTIONS)
+        self.tokens = TokenLog(folder / SAMPLES_FOLDER / TOKENS, tokenizer, accelerator.is_main_process)
         self._next_debug_step = 0
         self.says_where = True
 
@@ -92,6 +95,7 @@ class RunLog(TrainerCallback):
         (self._folder / ERROR_FILE).unlink(missing_ok=True)  # from the run before
         write_json(self._folder / RUN_FILE, {**self._describe(), "changed": changed_settings(args)})
         self._distributions.begin(state.global_step)
+        self.tokens.begin(state.global_step)
         self._begin_log(state)
 
     def _begin_log(self, state: TrainerState) -> None:
@@ -115,8 +119,8 @@ class RunLog(TrainerCallback):
             control.should_log = True
         return control
 
-    def add(self, experience: Experience) -> None:
-        """Records a rollout that is about to be trained on."""
+    def add(self, experience: Experience, is_last: bool = False) -> None:
+        """Records a rollout that is about to be trained on; `is_last` if it is the last one of the run."""
         self._distributions.add(experience)
         if self._args.log_completions:
             self._completions.add(experience)
@@ -124,6 +128,7 @@ class RunLog(TrainerCallback):
             return
         step = experience.step + 1  # the first step that trains on it, counted as in logs
         self.samples.add(experience, step)
+        self.tokens.add(experience, step, is_last)
         if self._args.debug_mode and experience.step >= self._next_debug_step:
             interval = self._args.debug_interval
             self._next_debug_step = experience.step - experience.step % interval + interval
@@ -151,6 +156,7 @@ class RunLog(TrainerCallback):
     def _end(self, state: TrainerState) -> None:
         if self._accelerator.is_main_process and state.log_history:
             self.samples.end()
+            self.tokens.write()
             with whole_file(self._folder / STATE_FILE) as path:
                 state.save_to_json(str(path))
             self._report()

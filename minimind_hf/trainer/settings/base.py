@@ -21,6 +21,7 @@ from .checks import check_intervals, check_json, check_output_dir, check_values
 from .engines import EngineSettings, check_engine_settings
 from .given import noting_given, noting_passed
 from .logs import LogSettings
+from .probes import ProbeSettings
 from .secrets import without_secrets
 
 OVERLONG_PROMPTS = ("truncate", "drop")
@@ -53,7 +54,7 @@ class Algorithm:
 
 @dataclass
 @noting_passed
-class RLConfig(AgentSettings, EngineSettings, LogSettings, TrainingArguments):
+class RLConfig(AgentSettings, EngineSettings, LogSettings, ProbeSettings, TrainingArguments):
     """What GRPO and PPO have in common: model, prompts, rollouts, rewards, logs. See each field's help."""
 
     # Settings whose value may follow from others
