@@ -73,8 +73,10 @@ def label_of(name: str) -> str:
 
 
 def _written(name: str, value: float, half: float | None) -> str:
-    write = percent if _SHARE.fullmatch(name) else number
-    return write(value) if half is None or not math.isfinite(half) else f"{write(value)} ± {write(half)}"
+    is_share, is_known = _SHARE.fullmatch(name), half is not None and math.isfinite(half)
+    if is_share:
+        return f"{100 * value:.1f} ± {100 * half:.1f} %" if is_known else percent(value)
+    return f"{number(value)} ± {number(half)}" if is_known else number(value)
 
 
 def table(runs: Sequence[RunRecord], labels: Sequence[str]) -> tuple[list[str], list[list[str]]]:

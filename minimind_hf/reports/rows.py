@@ -6,11 +6,14 @@ Where they are too many for a page, whole logs are left out, evenly over the run
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .episodes import call_text
 from .packed import ROOM_FOR_ROWS, fitted
 from .record import COMPLETIONS_FOLDER, RunRecord, read_lines
+
+MOST_BYTES = 16_000_000  # of the files of completions of all runs that are read; packed they are far smaller
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,15 @@ class Rows:
     Args:
         data (`str`): The rows, packed; empty if there are none.
         count (`int`): How many.
-        total (`int`): How many were logged.
         steps (`list[int]`): The optimizer steps that they were logged at.
+        logs (`int`): At how many steps there are completions, on the page or not.
         all_logged (`bool`): Whether they come from the log of all completions.
     """
 
     data: str
     count: int
-    total: int
     steps: list[int]
+    logs: int
     all_logged: bool
 
 
@@ -39,22 +42,33 @@ def rows_of(runs: Sequence[RunRecord], labels: Sequence[str], room: int = ROOM_F
         runs (`Sequence[RunRecord]`), labels (`Sequence[str]`): As in the charts.
         room (`int`): Bytes of the page that they may take.
     """
-    logged = [_logged(run) for run in runs]
-    found = [(label, run, rows) for label, run, rows in zip(labels, runs, logged, strict=True)]
-    is_alone = len(runs) == 1
-    every = [
-        _row("" if is_alone else label, row) for label, run, rows in found for row in rows or [*run.early, *run.late]
-    ]
+    files = [_files(run) for run in runs]
+    is_alone, logged = len(runs) == 1, any(files)
+    every, logs = [], set()
+    for run, label, own in zip(runs, labels, files, strict=True):
+        rows = [row for file in _few(own, MOST_BYTES // len(runs)) for row in read_lines(file)]
+        rows = rows or [*run.early, *run.late]
+        every += [_row("" if is_alone else label, row) for row in rows]
+        logs |= {int(file.stem.rpartition("_")[2]) for file in own} or {row.get("step") for row in rows}
     data, kept = fitted(every, room)
     steps = sorted({row["step"] for row in kept if isinstance(row["step"], int)})
-    return Rows(data, len(kept), len(every), steps, any(logged))
+    return Rows(data, len(kept), steps, len(logs), logged)
 
 
-def _logged(run: RunRecord) -> list[dict[str, Any]]:
+def _files(run: RunRecord) -> list[Path]:
+    """The files of logged completions, one for each log, in order."""
     if run.folder is None:
         return []
-    files = sorted((run.folder / COMPLETIONS_FOLDER).glob("completions_*.jsonl"))
-    return [row for file in files for row in read_lines(file)]
+    return sorted((run.folder / COMPLETIONS_FOLDER).glob("completions_[0-9]*.jsonl"))
+
+
+def _few(files: Sequence[Path], most: int) -> list[Path]:
+    """Files of at most so many bytes together, evenly over the run; the last one stays."""
+    sizes = {file: file.stat().st_size for file in files}
+    every = max(1, -(-sum(sizes.values()) // most))
+    while every < len(files) and sum(sizes[file] for file in files[::-1][::every]) > most:
+        every += 1
+    return files[::-1][::every][::-1]
 
 
 def _row(label: str, row: Mapping[str, Any]) -> dict[str, Any]:

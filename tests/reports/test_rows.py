@@ -34,17 +34,27 @@ def unpacked(data: str) -> list[dict]:
 
 def test_all_logged_completions_are_there(tmp_path):
     rows = rows_of([logged_run(tmp_path, words=2)], ["run"])
-    assert (rows.count, rows.total, rows.steps, rows.all_logged) == (120, 120, [*STEPS], True)
+    assert (rows.count, rows.logs, rows.steps, rows.all_logged) == (120, 40, [*STEPS], True)
     assert len(unpacked(rows.data)) == 120 and unpacked(rows.data)[0]["run"] == ""
 
 
 def test_too_many_are_thinned_evenly_and_the_last_stay(tmp_path):
     room = 20_000
     rows = rows_of([logged_run(tmp_path, words=100)], ["run"], room=room)
-    assert len(rows.data) <= room and rows.count < rows.total == 120
+    assert len(rows.data) <= room and rows.count == 3 * len(rows.steps) and rows.logs == 40
     assert rows.steps[-1] == 40 and len(rows.steps) > 3
     assert len({later - earlier for earlier, later in zip(rows.steps, rows.steps[1:], strict=False)}) == 1
     assert {row["step"] for row in unpacked(rows.data)} == set(rows.steps)
+
+
+def test_no_more_is_read_than_could_be_shown(tmp_path, monkeypatch):
+    run = logged_run(tmp_path, words=10)
+    size = (tmp_path / "completions" / "completions_000001.jsonl").stat().st_size
+    read = []
+    monkeypatch.setattr("minimind_hf.reports.rows.read_lines", lambda file: read.append(file.name) or [])
+    monkeypatch.setattr("minimind_hf.reports.rows.MOST_BYTES", 10 * size)
+    assert rows_of([run], ["run"]).logs == 40
+    assert len(read) in (8, 10) and read[-1] == "completions_000040.jsonl" and read == sorted(read)
 
 
 def test_one_log_that_is_too_large_is_cut(tmp_path):

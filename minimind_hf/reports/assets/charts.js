@@ -3,7 +3,7 @@
 "use strict";
 
 const DASHES = ["solid", "dashed", "dotdash", "dotted", [8, 3, 2, 3, 2, 3], [4, 2], [2, 2], [10, 4]];
-const HEIGHT = 240;
+const HEIGHT = 240; // as in the style sheet, so that the page does not jump
 const MOST_TOOLTIPS = 4;
 
 function charts(data) {
@@ -21,7 +21,6 @@ function charts(data) {
     const chart = data.charts[Number(figure.dataset.chart)];
     const plot = chart.kind === "bars" ? bars(chart, figure) : chart.kind === "stack" ? stack(chart) : lines(chart);
     const place = figure.querySelector(".plot");
-    place.style.minHeight = `${HEIGHT}px`; // the page does not jump
     const old = shown.get(figure);
     shown.set(figure, Bokeh.Plotting.show(plot, place));
     if (old) old.then((view) => [view].flat().forEach((each) => each.remove()));
@@ -82,6 +81,9 @@ function charts(data) {
     plot.xaxis.axis_label = axisTitle();
     if (chart.unit) plot.yaxis.axis_label = chart.unit;
     plot.xaxis.formatter = new Bokeh.NumeralTickFormatter({ format: "0,0.[00]" });
+    const largest = Math.max(...(chart.lines ?? []).flatMap((line) => line.y.map(Math.abs)), 0);
+    if (largest >= 0.01 || chart.histograms) // smaller numbers are better told with an exponent
+      plot.yaxis.formatter = new Bokeh.NumeralTickFormatter({ format: "0,0.[00000]" });
     plot.toolbar.logo = null;
     return plot;
   }
@@ -163,7 +165,7 @@ function charts(data) {
     const at = Number(slider.value);
     const all = chart.histograms, now = all[at], first = all[0];
     const over = (name, pick) => pick(...all.map((each) => each[name]));
-    const plot = frame({ unit: "completions" }, {
+    const plot = frame({ unit: "completions", histograms: all }, {
       x_range: new Bokeh.Range1d({ start: over("low", Math.min), end: over("high", Math.max) }),
     });
     plot.xaxis.axis_label = chart.unit;

@@ -14,7 +14,7 @@ const MEASURES = {
 function tokens(data) {
   const root = document.getElementById("tokens");
   const which = root.querySelector("[name=which]"), measure = root.querySelector("[name=measure]");
-  const text = root.querySelector("pre"), told = root.querySelector("output");
+  const text = root.querySelector(".shaded"), told = root.querySelector("output");
 
   const numbersOf = (row, name) => row[name] ?? (name === "logp" ? row.engine_logp : null);
   const known = Object.keys(MEASURES).filter((name) => data.some((row) => numbersOf(row, name)));

@@ -6,8 +6,11 @@ async function unpack(id) {
   const element = document.getElementById(id);
   if (!element) return null;
   const bytes = Uint8Array.from(atob(element.textContent.trim()), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
+  const packed = new ReadableStream({ start(control) { control.enqueue(bytes); control.close(); } });
+  const reader = packed.pipeThrough(new DecompressionStream("gzip")).pipeThrough(new TextDecoderStream()).getReader();
+  const parts = []; // all within this page's own thread: whoever waits for the page to rest waits for this
+  for (let part = await reader.read(); !part.done; part = await reader.read()) parts.push(part.value);
+  return parts.join("");
 }
 
 const unpackJson = async (id) => JSON.parse((await unpack(id)) || "null");

@@ -17,6 +17,7 @@ from torch import nn
 from transformers import Trainer
 
 from ...reports.diagnosis import HIDDEN, without_secrets
+from ...reports.people import counted
 
 _LIBRARIES = ("minimind-hf", "torch", "transformers", "trl", "accelerate", "peft", "datasets", "deepspeed")
 _SECRET_FLAG = re.compile(r"(?i)(--[\w-]*(?:token|key|secret|password|credential)s?)(?:=(.*))?")
@@ -71,7 +72,7 @@ def machine(processes: int) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [
         *devices,
-        f"{_processor()}, {cores} cores, {torch.get_num_threads()} threads",
+        f"{_processor()}, {counted(cores, 'core')}, {counted(torch.get_num_threads(), 'thread')}",
         *_memory(),
         platform.system(),
         *([f"{processes} processes"] if processes > 1 else []),
