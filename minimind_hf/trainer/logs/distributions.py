@@ -2,10 +2,12 @@
 """Histograms of the rewards and lengths of all completions between two logs, for the report."""
 
 import json
+from itertools import chain
 from pathlib import Path
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch import Tensor
 
 from ...reports.histograms import histogram
 from ...reports.record import read_lines, write_lines
@@ -21,7 +23,7 @@ class DistributionLog:
 
     def __init__(self, path: Path):
         self.path = path
-        self._values: list[tuple[float, int]] = []  # reward and tokens of each completion
+        self._values: list[tuple[Tensor, Tensor]] = []  # rewards and lengths of rollouts, read when they are written
 
     def begin(self, step: int) -> None:
         """Continues after `step`: later lines are those of a run that is resumed from an earlier checkpoint."""
@@ -33,11 +35,12 @@ class DistributionLog:
 
     def add(self, experience: Experience) -> None:
         counted = experience.counted
-        self._values += zip(counted.rewards.tolist(), counted.lengths.tolist(), strict=True)
+        self._values.append((counted.rewards, counted.lengths))
 
     def flush(self, accelerator: Accelerator, step: int) -> None:
         """Writes in the main process; every process calls it."""
-        values = gather_object(self._values)
+        own = [zip(rewards.tolist(), lengths.tolist(), strict=True) for rewards, lengths in self._values]
+        values = gather_object(list(chain.from_iterable(own)))
         self._values = []
         if not values or not accelerator.is_main_process:
             return
