@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares CISPO, GRPO, PPO and RLOO on the embedded task: one table and one page.
 
-All start from the same model, get the same rewards with the same weights, and sample the same number of completions,
-128 at a time; accuracy on the held-out sums is measured at the start, along the way and at the end. Seeds choose the
-prompts, the completions and the order of the updates; the page shows means over them, with intervals.
+All start from the same model, get the same rewards with the same weights, sample the same number of completions, 128
+at a time, and make two passes over them: with a single one, on completions of its own weights, CISPO is GRPO. Accuracy
+on the held-out sums is measured at the start, along the way and at the end. Seeds choose the prompts, the completions
+and the order of the updates; the page shows means over them, with intervals.
 
     python recipes/compare.py
     python recipes/compare.py --algorithms grpo ppo --seeds 1 2 --completions 2560 --output_dir outputs/short
@@ -41,19 +42,21 @@ SFT_STEPS, SFT_ACCURACY = 400, 0.45  # as the demos of the single algorithms hav
 # Equal for all. The weights are those of PPO's demo: its critic has less far to go; GRPO and CISPO divide by the
 # standard deviation of a group and do not see them.
 SHARED = {"per_device_train_batch_size": 128, "reward_weights": [0.25, 0.25]}
+PASSES = 2  # over each rollout
+_OF_GROUPS = {**grpo.EMBEDDED_DEFAULTS, "num_iterations": PASSES}
 SETTINGS: dict[str, tuple[type[RLConfig], type[RLTrainer], dict[str, Any]]] = {
-    "cispo": (GRPOConfig, GRPOTrainer, {**grpo.EMBEDDED_DEFAULTS, "loss_type": "cispo"}),
-    "grpo": (GRPOConfig, GRPOTrainer, {**grpo.EMBEDDED_DEFAULTS, "loss_type": "grpo"}),
-    "ppo": (PPOConfig, PPOTrainer, ppo.EMBEDDED_DEFAULTS),
-    "rloo": (GRPOConfig, GRPOTrainer, {**grpo.EMBEDDED_DEFAULTS, "loss_type": "grpo", "advantage_estimator": "rloo"}),
+    "cispo": (GRPOConfig, GRPOTrainer, {**_OF_GROUPS, "loss_type": "cispo"}),
+    "grpo": (GRPOConfig, GRPOTrainer, {**_OF_GROUPS, "loss_type": "grpo"}),
+    "ppo": (PPOConfig, PPOTrainer, {**ppo.EMBEDDED_DEFAULTS, "ppo_update_iters": PASSES}),
+    "rloo": (GRPOConfig, GRPOTrainer, {**_OF_GROUPS, "loss_type": "grpo", "advantage_estimator": "rloo"}),
 }
 
 
 def steps_per_rollout(algorithm: str) -> int:
-    """Optimizer steps on one rollout of 128 completions: PPO makes several."""
+    """Optimizer steps on one rollout of 128 completions: PPO makes several in a pass."""
     settings = SETTINGS[algorithm][2] | SHARED
-    passes, size = settings.get("ppo_update_iters", 1), settings.get("mini_batch_size")
-    return passes * settings["per_device_train_batch_size"] // size if size else 1
+    size = settings["per_device_train_batch_size"]
+    return PASSES * size // settings.get("mini_batch_size", size)
 
 
 def settings_of(algorithm: str, seed: int, completions: int, evaluations: int, folder: Path) -> RLConfig:
@@ -101,7 +104,8 @@ def is_done(args: RLConfig) -> bool:
     if not (folder / RUN_FILE).is_file() or not (folder / STATE_FILE).is_file():
         return False
     run = read_run(folder)
-    same = all(run.settings.get(name) == getattr(args, name) for name in ("seed", "learning_rate"))
+    names = ("seed", "learning_rate", "per_device_train_batch_size", "temperature")
+    same = all(run.settings.get(name) == getattr(args, name) for name in names)
     return same and run.settings.get("steps") == args.max_steps == run.steps
 
 
