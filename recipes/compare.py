@@ -30,8 +30,8 @@ from rich.table import Table
 
 from minimind_hf import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig
 from minimind_hf.reports.page import write_report
+from minimind_hf.reports.people import counted
 from minimind_hf.reports.record import RUN_FILE, STATE_FILE, RunRecord, has_log, read_run
-from minimind_hf.reports.results import table
 from minimind_hf.reports.seeds import by_settings, mean_over_runs
 from minimind_hf.trainer.base import RLTrainer
 
@@ -134,12 +134,12 @@ def accuracies(runs: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
     return found
 
 
-def print_table(runs: Sequence[RunRecord]) -> None:
-    """The results as on the page."""
-    head, rows = table(runs, [run.name for run in runs])
-    shown = Table(*(name.replace("held-out correct_answer", "held-out accuracy") for name in head), box=None)
-    for row in rows:
-        shown.add_row(*row)
+def print_table(found: dict[str, dict[str, float]], seeds: int) -> None:
+    """The accuracies at the end; the page has all results."""
+    shown = Table("algorithm", f"held-out accuracy, {counted(seeds, 'seed')}", box=None)
+    for name, measured in found.items():
+        half = f" ± {100 * measured['half_width']:.1f}" if "half_width" in measured else ""
+        shown.add_row(name, f"{100 * measured['accuracy']:.1f}{half} %")
     Console().print(shown)
 
 
@@ -170,9 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_report([folder for folder in folders if has_log(folder)], options.output_dir / PAGE)
     page = write_report(folders, options.output_dir / PAGE)
     runs = [read_run(folder) for folder in folders]
-    print_table(runs)
+    found = accuracies(runs)
+    print_table(found, len(options.seeds))
     print(f"comparison: {page}", flush=True)
-    print(json.dumps({"completions": options.completions, "algorithms": accuracies(runs), "page": str(page)}))
+    print(json.dumps({"completions": options.completions, "algorithms": found, "page": str(page)}))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def test_completions_and_rewards_are_equal_for_all(algorithm, tmp_path):
 
 def test_names_of_the_algorithms(tmp_path):
     labels = {name: compare.settings_of(name, 1, 128, 1, tmp_path).algorithm.label for name in compare.SETTINGS}
-    assert labels == {"cispo": "CISPO", "grpo": "GRPO", "ppo": "PPO", "rloo": "GRPO with RLOO advantages"}
+    assert labels == {"cispo": "CISPO", "grpo": "GRPO", "ppo": "PPO", "rloo": "GRPO with leave-one-out advantages"}
 
 
 def test_the_comparison(tmp_path, monkeypatch, capsys):
@@ -42,7 +42,7 @@ def test_the_comparison(tmp_path, monkeypatch, capsys):
     result = json.loads(output.splitlines()[-1])
     assert set(result["algorithms"]) == {"ppo", "rloo"} and Path(result["page"]).is_file()
     assert all(set(found) == {"accuracy", "half_width"} for found in result["algorithms"].values())
-    assert "held-out accuracy" in output
+    assert "held-out accuracy, 2 seeds" in output
     runs = [read_run(tmp_path / f"{name}_seed_{seed}") for name in ("ppo", "rloo") for seed in (1, 2)]
     assert {sum(run.series("completions/count").values()) for run in runs} == {64}
     assert len({run.settings["rewards"] for run in runs}) == 1
