@@ -13,6 +13,8 @@ Runs that a folder already holds to their end, with the same settings, are not m
 interrupted goes on, and further seeds are added to it. The last line of output is one JSON object.
 """
 
+import quiet
+
 import minimind_hf  # noqa: F401 - before anything creates a tensor: see minimind_hf/environment.py
 
 # isort: split
@@ -153,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluations", type=int, default=10, help="on the held-out sums, after the first one")
     parser.add_argument("--output_dir", type=Path, default=Path("outputs/compare"), help="folder of all runs")
     options = parser.parse_args(arguments)
+    quiet.switch_bars_off()
     for name in ("completions", "evaluations"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}. Give a whole number of at least 1.")
