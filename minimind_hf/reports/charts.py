@@ -47,7 +47,7 @@ CHARTS = (
     Chart(
         "Reward",
         ("reward", "reward_min", "reward_max", "eval_reward"),
-        "Should rise. The band is one standard deviation of the completions to either side.",
+        "Should rise.",
         spread="reward_std",
     ),
     Chart(

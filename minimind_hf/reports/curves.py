@@ -109,6 +109,7 @@ def _of_one(run: RunRecord, axes: Mapping[str, Points]) -> Iterator[dict[str, An
         ]
         if chart.spread and (spread := run.series(chart.spread)):
             lines[0] |= {"spread": _thinned([spread.get(step, 0.0) for step in run.series(names[0])])}
+            chart = replace(chart, note=f"{chart.note} The band is one standard deviation to either side.")
         yield _chart(chart, lines) | (_cut(run, names) if chart.stacked and not chart.weighted else {})
 
 
@@ -126,7 +127,12 @@ def _of_several(
             is_one_of_many = (len(chart.names) > 1 or "*" in chart.names[0]) and label != chart.title.lower()
             title = f"{chart.title}: {label}" if is_one_of_many else chart.title
             main = place == 0 or chart.title in _OF_EACH_FUNCTION
-            yield _chart(replace(chart, title=title, stacked=False), lines) | {"main": main}
+            note = chart.note + (" Bands are 95 % intervals over runs." if any(map(_is_mean, lines)) else "")
+            yield _chart(replace(chart, title=title, note=note, stacked=False), lines) | {"main": main}
+
+
+def _is_mean(line: Mapping[str, Any]) -> bool:
+    return line.get("mean", False)
 
 
 def _ordered(charts: Sequence[Chart]) -> list[Chart]:

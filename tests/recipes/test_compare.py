@@ -49,7 +49,7 @@ def test_the_comparison(tmp_path, monkeypatch, capsys):
     starts = [list(run.series(compare.ACCURACY).items())[0] for run in runs]
     assert {step for step, _ in starts} == {0} and starts[0] == starts[2]  # the same start, the same random numbers
     page = Path(result["page"]).read_text()
-    assert "4 runs compared" in page and "Held-out prompts: correct_answer" in page
+    assert "4 runs compared" in page and "held-out correct_answer" in page
 
     monkeypatch.setattr(compare, "train", lambda *args: pytest.fail("made again"))
     compare.main([*SHORT, "--output_dir", str(tmp_path)])

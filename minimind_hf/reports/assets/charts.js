@@ -8,7 +8,7 @@ const MOST_TOOLTIPS = 4;
 
 function charts(data) {
   const state = {
-    axis: chosen.get("axis", "step"),
+    axis: chosen.get("axis", data.several ? "completions" : "step"), // what runs that are compared have in common
     smoothing: Number(chosen.get("smoothing", 5)), // per cent of a run
     hidden: new Set(JSON.parse(chosen.get("hidden", "[]"))),
   };
