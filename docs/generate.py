@@ -21,6 +21,7 @@ from transformers import TrainingArguments
 
 from minimind_hf import GRPOConfig
 from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
+from minimind_hf.estimate import DEVICES, Setting, fitting_table
 from minimind_hf.health.rules import RULES, Rule
 from minimind_hf.trainer.settings import minimind_flags
 from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields, what_instead
@@ -191,6 +192,15 @@ def architectures() -> str:
     )
 
 
+# What the table of devices assumes
+FITTING = Setting(on_cuda=True, bf16=True, prompt=256, completion=1024, rollout_rows=12)
+
+
+def devices() -> str:
+    """What fits which device, as `minimind-hf estimate --device cuda` says with these settings."""
+    return _table(("model", "trained by", *(f"{device} GB" for device in DEVICES)), fitting_table(FITTING))
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
@@ -208,6 +218,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "minimind-agent": lambda: minimind_table(minimind_flags.AGENT, "train_agent.py"),
         "minimind-before-rl": lambda: minimind_table(minimind_flags.BEFORE_RL),
     },
+    "scaling.md": {"devices": devices},
     "migrate-from-trl.md": {"trl-fields": trl_table},
     "troubleshooting.md": {"health-rules": health_rules},
 }

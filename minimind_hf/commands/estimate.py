@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`minimind-hf estimate`: estimates the memory of each process of a run."""
+"""`minimind-hf estimate`: estimates the memory of each process of a run, and which devices it fits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,18 @@ from functools import partial
 from transformers import AutoConfig
 
 from ..bounds import Count, check_settings
-from ..estimate import ALGORITHMS, DTYPES, MODES, Setting, adapter_parameters, estimate, shape_of
+from ..estimate import (
+    ALGORITHMS,
+    DEVICES,
+    DTYPES,
+    MODES,
+    Setting,
+    adapter_parameters,
+    estimate,
+    fitting_devices,
+    fitting_table,
+    shape_of,
+)
 from ..flags import flag, make_parser, switch, taken
 from ..paths import adapter_settings, check_loadable, holds_adapters
 from ..trainer import GRPOConfig, PPOConfig, RLConfig
@@ -18,6 +29,7 @@ _SIZES = {
     "grpo": (GRPOConfig, ("per_device_train_batch_size", "num_generations")),
     "ppo": (PPOConfig, ("per_device_train_batch_size", "num_generations", "mini_batch_size")),
 }
+PLACES = ("cpu", "cuda")
 _number = partial(flag, metavar="N")
 
 
@@ -50,6 +62,13 @@ class EstimateFlags:
     )
     max_tokens_per_microbatch: Count | None = _number(None, "tokens computed at a time (default: as in training)")
     use_cpu: bool = switch("estimate a run on a CPU, which computes fewer tokens at a time")
+    device: str | None = flag(
+        None,
+        "'cpu' is --use_cpu; 'cuda' adds what a CUDA device takes, and says which devices have room (without a model: "
+        "a table of known ones)",
+        choices=PLACES,
+    )
+    bf16: bool = switch("compute in bfloat16 with weights of --dtype, as in the config")
     trust_remote_code: bool = switch("run code that comes with the model")
 
     def __post_init__(self):
@@ -59,6 +78,9 @@ class EstimateFlags:
                 f"--mini_batch_size {self.mini_batch_size} is a setting of PPO; GRPO updates on "
                 "--per_device_train_batch_size completions at a time. Leave it out, or set --algorithm ppo."
             )
+
+        if self.use_cpu and self.device == "cuda":
+            raise ValueError("--use_cpu and --device cuda contradict each other. Leave one out.")
 
     def sizes(self) -> dict[str, int]:
         """Batch sizes of the algorithm, from the flags or else from its config."""
@@ -83,7 +105,9 @@ class EstimateFlags:
             prompt=self.max_prompt_length,
             completion=self.max_completion_length,
             max_tokens=self.max_tokens_per_microbatch,
-            on_cpu=self.use_cpu,
+            on_cpu=self.use_cpu or self.device == "cpu",
+            on_cuda=self.device == "cuda",
+            bf16=self.bf16,
         )
 
 
@@ -93,9 +117,11 @@ def main(arguments: Sequence[str]) -> int:
         "Estimates the memory per process from a model's config, without loading it. See docs/scaling.md.",
         EstimateFlags,
     )
-    parser.add_argument("model", help="folder or Hub name of the model")
+    parser.add_argument("model", nargs="?", help="folder or Hub name of the model")
     options = parser.parse_args(arguments)
     flags = taken(EstimateFlags, options)
+    if options.model is None:
+        return _print_table(flags)
     check_loadable(options.model, needs_weights=False)
     model, lora_r = _base_and_rank(options.model, flags.lora_r)
     shape = shape_of(AutoConfig.from_pretrained(model, trust_remote_code=flags.trust_remote_code))
@@ -105,8 +131,30 @@ def main(arguments: Sequence[str]) -> int:
     assumed += [f"{name} {value}" for name, value in flags.sizes().items()]
     assumed += [f"prompts of {setting.prompt} and completions of {setting.completion} tokens"]
     print(f"{shape.parameters / 1e6:.1f} million parameters; assumed: {', '.join(assumed)}; MiB per process:")
-    for name, value in estimate(shape, setting).rows():
+    found = estimate(shape, setting)
+    for name, value in found.rows():
         print(f"  {name:<10}{value / 2**20:>10.0f}")
+    if setting.on_cuda:
+        fitting = fitting_devices(found.total)
+        print(
+            f"It fits devices of {', '.join(map(str, fitting))} GB." if fitting else f"It fits none of {DEVICES} GB."
+        )
+    return 0
+
+
+def _print_table(flags: EstimateFlags) -> int:
+    """What fits where, for known models."""
+    if flags.device != "cuda":
+        raise ValueError("Name a model, or ask what fits where: minimind-hf estimate --device cuda.")
+    setting = flags.setting(None)
+    print(
+        f"Completions in one pass of the update, for prompts of {setting.prompt} and completions of "
+        f"{setting.completion} tokens, in {'bfloat16' if flags.bf16 else flags.dtype}, on devices of so many GB:"
+    )
+    table = [("model", "course", *map(str, DEVICES)), *fitting_table(setting)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 

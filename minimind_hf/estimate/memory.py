@@ -6,18 +6,21 @@
     rollout                     a packed copy of the weights, and keys and values of the rows decoded at a time
     update                      activations of one pass, a tile of logits, and the gradients of earlier passes; with a
                                 separate critic, also its activations and all gradients
-    libraries                   code and buffers that torch and other libraries load at first use
+    libraries                   code and buffers that torch and other libraries load at first use; on a CUDA device its
+                                context and the workspaces of cuBLAS
+    graphs, fragments           on a CUDA device: captured graphs, and memory in pieces too small to use
 
 Sharded state is divided by the number of processes: ZeRO-1 shards the optimizer, ZeRO-2 also gradients, ZeRO-3 and
 FSDP2 also weights (but the whole policy is gathered for a rollout). Rollout and update do not overlap, so the larger
 one counts. The constants were fitted to runs on a CPU; the table in docs/scaling.md compares estimates with
-measurements.
+measurements. Activations on a device were counted from what autograd keeps; the overheads of CUDA are assumed, and
+nothing was measured on one.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
-from .bounds import Bounds, Count, check_settings
+from ..bounds import Bounds, Count, check_settings
 
 MODES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 ALGORITHMS = ("grpo", "ppo")
@@ -25,10 +28,21 @@ DTYPES = {"float32": 4, "bfloat16": 2}
 _MOMENTS = 8  # bytes of AdamW's state per parameter
 _LOGITS_TILE = 32 * 2**20
 _LIBRARIES = 130 * 2**20
+# On a CUDA device. The context with all kernels loaded takes 300 to 600 MiB, and cuBLAS up to 40 MiB.
+_CONTEXT = 640 * 2**20
+_LOGITS_TILE_ON_DEVICE = 160 * 2**20  # the fewest logits that are held at a time, with copies and gradients
+_GRAPH = 8 * 2**20  # of one captured bucket: its nodes, and their arguments
+_COPIES_OF_LOGITS = 4  # in a decoding step: as returned, in float32, noise, and their sum
+_FRAGMENTS = 0.08  # of all tensors
 # Vectors of hidden size that autograd keeps per layer and token, in addition to those of attention and MLP.
 _HIDDEN_KEPT = 14
+# The same on a device, counted with FlexAttention: bytes for each number of a hidden state, of queries, of keys and of
+# the MLP. In bfloat16 norms keep float32, and each product has a narrow copy of its input.
+_KEPT_ON_DEVICE = {4: {"hidden": 6 * 4, "queries": 5 * 4, "keys": 4 * 4, "mlp": 4 * 4}}
+_KEPT_ON_DEVICE[2] = {"hidden": 4 * 4 + 5 * 2, "queries": 4 + 4 * 2, "keys": 4 + 3 * 2, "mlp": 4 * 2}
 # Share of the activations of policy and critic that still exists when most gradients do.
 _KEPT_AT_PEAK = 0.85
+_OF_CUDA = ("graphs", "fragments")
 # Tokens that GRPO computes at a time in a single CPU process, in whole groups
 _CPU_TOKENS = 1024
 
@@ -71,7 +85,8 @@ class Setting:
         group (`int`): `num_generations`.
         prompt (`int`), completion (`int`): Tokens of a prompt and of a completion.
         max_tokens (`int`, *optional*): `max_tokens_per_microbatch`.
-        on_cpu (`bool`): Whether the run is on a CPU.
+        on_cpu (`bool`), on_cuda (`bool`): Whether the run is on a CPU, on a CUDA device.
+        bf16 (`bool`): Whether passes are computed in bfloat16 with weights of `dtype`.
     """
 
     algorithm: Annotated[str, Bounds(choices=ALGORITHMS)] = "grpo"
@@ -87,9 +102,18 @@ class Setting:
     completion: Count = 256
     max_tokens: Count | None = None
     on_cpu: bool = False
+    on_cuda: bool = False
+    bf16: bool = False
 
     def __post_init__(self):
         check_settings(self)
+        if self.on_cpu and self.on_cuda:
+            raise ValueError("on_cpu and on_cuda are both set, but a run is on one of them.")
+
+    @property
+    def computed(self) -> int:
+        """Bytes of a number in a pass."""
+        return 2 if self.bf16 else DTYPES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -104,15 +128,23 @@ class Estimate:
     rollout: int
     update: int
     libraries: int = _LIBRARIES
+    graphs: int = 0
+    fragments: int = 0
+
+    @property
+    def tensors(self) -> int:
+        """Tensors that are always there, plus those of the largest phase."""
+        standing = self.policy + self.reference + self.critic + self.optimizer
+        return standing + max(self.rollout, self.update, self.gradients)
 
     @property
     def total(self) -> int:
         """Memory that is always in use, plus the largest phase."""
-        standing = self.policy + self.reference + self.critic + self.optimizer + self.libraries
-        return standing + max(self.rollout, self.update, self.gradients)
+        return self.tensors + self.libraries + self.graphs + self.fragments
 
     def rows(self) -> list[tuple[str, int]]:
-        return [(field.name, getattr(self, field.name)) for field in fields(self)] + [("total", self.total)]
+        found = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return [(name, value) for name, value in found if value or name not in _OF_CUDA] + [("total", self.total)]
 
 
 def estimate(shape: Shape, setting: Setting) -> Estimate:
@@ -137,40 +169,66 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     optimizer_shared = 1 if setting.mode == "ddp" else setting.processes
     has_master = setting.mode.startswith("zero") and size < 4
     adapters = trained * size if with_adapters else 0
-    return Estimate(
+    found = Estimate(
         policy=(shape.parameters * size + adapters) // weights_shared,
         reference=shape.parameters * size // weights_shared if setting.reference and not with_adapters else 0,
         critic=trunk * size // weights_shared if own_critic else 0,
         gradients=trained * size // gradients_shared,
         optimizer=trained * (_MOMENTS + (4 if has_master else 0)) // optimizer_shared,
         rollout=_rollout(shape, setting, size),
-        update=_update(shape, setting, size, own_critic, trained * size // gradients_shared),
+        update=_update(shape, setting, own_critic, trained * size // gradients_shared),
     )
+    return _with_cuda(found, shape, setting) if setting.on_cuda else found
+
+
+def _with_cuda(found: Estimate, shape: Shape, setting: Setting) -> Estimate:
+    """Adds what CUDA takes. Graphs are captured for 1, 2, 4, ... rows, and share the memory of the largest step."""
+    rows = setting.rollout_rows or setting.rows
+    step = rows * (_COPIES_OF_LOGITS * 4 * shape.vocab + 2 * (shape.intermediate + shape.hidden) * setting.computed)
+    graphs = rows.bit_length() * _GRAPH + step
+    fragments = int(_FRAGMENTS * (found.tensors + graphs))
+    return replace(found, libraries=_CONTEXT, graphs=graphs, fragments=fragments)
 
 
 def _rollout(shape: Shape, setting: Setting, size: int) -> int:
     gathered = shape.parameters * size if setting.mode in ("zero3", "fsdp2") else 0
-    packed = shape.parameters * size
+    packed = shape.parameters * setting.computed
     rows = setting.rollout_rows or setting.rows
-    tokens = rows * setting.completion + -(-rows // setting.group) * setting.prompt
-    return gathered + packed + 2 * shape.layers * shape.kv_heads * shape.head_dim * tokens * size
+    prompts = rows if setting.on_cuda else -(-rows // setting.group)  # graphs have keys and values of each row apart
+    tokens = rows * setting.completion + prompts * setting.prompt
+    return gathered + packed + 2 * shape.layers * shape.kv_heads * shape.head_dim * tokens * setting.computed
 
 
-def _update(shape: Shape, setting: Setting, size: int, own_critic: bool, gradients: int) -> int:
+def _update(shape: Shape, setting: Setting, own_critic: bool, gradients: int) -> int:
     whole = _tokens(setting, setting.rows)
     tokens = min(whole, setting.max_tokens or whole)
     one_cpu = setting.on_cpu and setting.processes == 1 and setting.algorithm == "grpo"
     if one_cpu and setting.max_tokens is None and whole > _CPU_TOKENS:
         group = _tokens(setting, setting.group)
         tokens = min(whole, max(group, _CPU_TOKENS // group * group))
-    outputs = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim  # queries, output, keys, values
-    per_token = _HIDDEN_KEPT * shape.hidden + 2 * outputs + 4 * shape.intermediate
-    if setting.trained is not None:  # the output of each adapter is kept in addition to that of its layer
-        per_token += outputs + 2 * shape.intermediate + shape.hidden
-    activations = shape.layers * tokens * per_token * size
+    layers = shape.layers + (1 if setting.on_cuda else 0)  # what the backward pass of one layer holds besides
+    activations = layers * tokens * _kept_per_token(shape, setting)
+    tile = _LOGITS_TILE_ON_DEVICE if setting.on_cuda else _LOGITS_TILE
+    if setting.bf16:  # autocast keeps the narrow weights of a pass until its end
+        tile += shape.parameters * setting.computed * (2 if own_critic else 1)
     if own_critic:
-        return int(2 * _KEPT_AT_PEAK * activations) + _LOGITS_TILE + gradients
-    return activations + _LOGITS_TILE + (gradients if tokens < whole else 0)
+        return int(2 * _KEPT_AT_PEAK * activations) + tile + gradients
+    return activations + tile + (gradients if tokens < whole else 0)
+
+
+def _kept_per_token(shape: Shape, setting: Setting) -> int:
+    """Bytes that autograd keeps per layer and token."""
+    size = setting.computed
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    outputs = 2 * queries + 2 * keys  # queries, output, keys, values
+    of_adapters = 0
+    if setting.trained is not None:  # the output of each adapter is kept in addition to that of its layer
+        of_adapters = (outputs + 2 * shape.intermediate + shape.hidden) * size
+    if setting.on_cuda:
+        bytes_of = _KEPT_ON_DEVICE[size]
+        kept = bytes_of["hidden"] * shape.hidden + bytes_of["queries"] * queries + bytes_of["keys"] * keys
+        return kept + bytes_of["mlp"] * shape.intermediate + of_adapters
+    return (2 * outputs + 4 * shape.intermediate + _HIDDEN_KEPT * shape.hidden) * size + of_adapters
 
 
 def _tokens(setting: Setting, rows: int) -> int:
