@@ -61,6 +61,13 @@ class RolloutEngine(ABC):
     def sync_weights(self, model: nn.Module, version: int) -> None:
         """Takes these weights; the following calls of `generate` sample from them."""
 
+    def rest(self) -> None:  # noqa: B027 - most engines hold nothing that the update could use
+        """Called after the rollouts of a step, and of an evaluation: nothing is asked for until after the update.
+
+        An engine on the trainer's own device can give memory back, until `sync_weights` or another rollout. Every
+        process calls it.
+        """
+
     def measured(self) -> dict[str, tuple[float, float]]:
         """Returns what the engine measured since the last call, for the log.
 

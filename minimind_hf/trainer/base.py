@@ -85,6 +85,7 @@ class RLTrainer(Probing, EvaluatingTrainer):
         self.prove(experience)
         self.score(experience)
         experience = self.resample(experience, numbers)
+        self._rollouts.rest()
         self.add_advantages(experience)
         self.record(experience)
         return self.training_batches(experience)

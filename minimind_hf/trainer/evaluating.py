@@ -57,6 +57,7 @@ class EvaluatingTrainer(FourSteps):
         self._rollouts.begin_evaluation()
         with self.metrics.clock_stopped():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            self._rollouts.rest()
             measured = self._measure_evaluated()
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output._replace(num_samples=len(self._eval_prompts))

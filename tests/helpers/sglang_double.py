@@ -35,6 +35,8 @@ CONTROL = {
     "/update_weights_from_distributed",
     "/end_weight_update",
     "/flush_cache",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
 }
 SAMPLING = {
     "n", "max_new_tokens", "temperature", "stop_token_ids", "top_p", "top_k", "min_p", "frequency_penalty",
@@ -115,6 +117,8 @@ class SGLangDouble:
         self.folder, self.api_key, self.admin_key = folder, api_key, admin_key
         self.original_logprobs, self.longest = original_logprobs, longest
         self.architectures: list[str] | None = None
+        self.memory_saver = True
+        self.calls: list[str] = []
         self.context = CONTEXT
         self.faults: dict[str, deque] = defaultdict(deque)
         self.requests: dict[str, list] = defaultdict(list)
@@ -135,6 +139,7 @@ class SGLangDouble:
         self.version, self.versions, self.in_session = "v0", [], False
         self.cache: list[list[int]] = []
         self.groups, self.lock = {}, threading.Lock()
+        self.released: set[str] = set()
         self.connections: set[socket.socket] = set()
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), make_handler(self))
         self.server.daemon_threads = True
@@ -155,6 +160,7 @@ class SGLangDouble:
         self._authorize(path, key)
         if payload is not None:
             self.requests[path].append(payload)
+            self.calls.append(" ".join([path.strip("/"), *payload.get("tags", ())]))
         handle = getattr(self, path.strip("/").replace("/", "_"), None)
         if handle is None:
             raise Refusal(404, {"detail": "Not Found"})
@@ -187,12 +193,41 @@ class SGLangDouble:
         }
 
     def server_info(self):
-        return {"tp_size": 1, "max_total_num_tokens": 8192, "enable_deterministic_inference": False}
+        return {
+            "tp_size": 1,
+            "max_total_num_tokens": 8192,
+            "enable_deterministic_inference": False,
+            "enable_memory_saver": self.memory_saver,
+        }
 
     def v1_models(self):
         return {"object": "list", "data": [{"id": str(self.folder), "max_model_len": self.context}]}
 
+    def flush_cache(self, payload):
+        self.cache = []
+        return "Cache flushed."
+
+    def release_memory_occupation(self, payload):
+        """The memory of weights is lost: what is in it afterwards is arbitrary."""
+        self.released |= set(payload["tags"])
+        if "weights" in self.released:
+            with self.lock, torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.fill_(float("nan"))
+
+    def resume_memory_occupation(self, payload):
+        if not set(payload["tags"]) <= self.released:
+            self._die()
+        self.released -= set(payload["tags"])
+
+    def _die(self):
+        """As the real one, whose scheduler ends by a failed assertion or an illegal access."""
+        threading.Thread(target=self.stop).start()
+        raise Dropped
+
     def generate(self, payload):
+        if self.released:
+            self._die()
         sampling, vocab_size = payload.get("sampling_params", {}), self.model.config.vocab_size
         if unknown := set(sampling) - SAMPLING:
             raise Refusal(400, {"error": f"unknown field {unknown.pop()!r}"})
@@ -201,8 +236,7 @@ class SGLangDouble:
         is_batch = isinstance(payload["input_ids"][0], list)
         prompts = payload["input_ids"] if is_batch else [payload["input_ids"]]
         if any(not 0 <= token < vocab_size for prompt in prompts for token in prompt):
-            threading.Thread(target=self.stop).start()  # as the real one: the scheduler dies
-            raise Dropped
+            self._die()
         limit, count = sampling.get("max_new_tokens", 128), sampling.get("n", 1)
         if max(map(len, prompts)) + limit > self.context:
             raise Refusal(400, {"error": {"message": "Requested token count exceeds the model's context"}})
@@ -267,6 +301,8 @@ class SGLangDouble:
         return (logits / temperature).log_softmax(dim=-1)
 
     def update_weights_from_disk(self, payload):
+        if "weights" in self.released:
+            self._die()
         folder = Path(payload["model_path"])
         if not (folder / "model.safetensors").exists():
             raise Refusal(400, {"success": False, "message": f"Failed to get weights iterator: {folder}."})
@@ -313,6 +349,8 @@ class SGLangDouble:
     def update_weights_from_distributed(self, payload):
         if not self.in_session:
             raise Refusal(400, {"success": False, "message": "update_weights_from_distributed must run between ..."})
+        if "weights" in self.released:
+            self._die()
         received = {}
         for name, dtype, shape in zip(payload["names"], payload["dtypes"], payload["shapes"], strict=True):
             received[name] = torch.empty(shape, dtype=getattr(torch, dtype))

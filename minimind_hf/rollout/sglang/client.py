@@ -123,6 +123,21 @@ class SGLangServer:
             raise RolloutServerError(f"The SGLang server {self.url} did not do {path}: {_message(answer)}")
         return answer
 
+    def command(self, path: str, payload: dict) -> None:
+        """Posts to an endpoint that changes the server and says nothing but that it did."""
+        self._ask("POST", path, self._admin_key or self._api_key, payload)
+
+    def check_idle(self) -> None:
+        """Empties the server's cache of prompts, which it does only while it runs no request.
+
+        Raises:
+            ServerUnavailableError: While requests are running.
+        """
+        response = self._send("POST", "/flush_cache", self._admin_key or self._api_key, {})
+        if response.status_code == httpx.codes.BAD_REQUEST:
+            raise ServerUnavailableError(f"{self.url} is still running requests")
+        self._checked(response, "/flush_cache")
+
     def check_health(self) -> None:
         """Raises [`ServerUnavailableError`] unless the server is up."""
         response = self._send("GET", "/health", self._api_key, None)
@@ -136,15 +151,19 @@ class SGLangServer:
         self._http.close()
 
     def _ask(self, method: str, path: str, key: str | None, payload: dict | None = None) -> Any:
-        response = self._send(method, path, key, payload)
+        response = self._checked(self._send(method, path, key, payload), path)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ServerUnavailableError(
+                f"{self.url}{path} returned invalid JSON, perhaps cut off: {error}"
+            ) from error
+
+    def _checked(self, response: httpx.Response, path: str) -> httpx.Response:
+        """Returns a response with status 200, and raises for any other."""
         status = response.status_code
         if status == httpx.codes.OK:
-            try:
-                return response.json()
-            except ValueError as error:
-                raise ServerUnavailableError(
-                    f"{self.url}{path} returned invalid JSON, perhaps cut off: {error}"
-                ) from error
+            return response
         said = f"{self.url}{path} answered {status}: {_message(_json_or_text(response))}"
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == _TOO_MANY_REQUESTS:
             raise ServerUnavailableError(said)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
 from torch import nn
 from transformers.utils import logging
 
@@ -30,6 +31,7 @@ from .episodes import EpisodeJob
 from .jobs import Jobs
 from .protocol import Expected, check_prompts
 from .rounds import Outcome, PromptJob, Round
+from .sleeping import check_can_sleep, fall_asleep, wake_for_requests, wake_for_weights
 from .sync import DiskSync, WeightSync
 from .top_k import check_truncation
 
@@ -53,6 +55,8 @@ class SGLangEngine(RolloutEngine):
         keeps_sent (`bool`): Whether `"distributed"` keeps a copy of what it sent in CPU memory, so that a restarted
             server gets the same weights again, even if the model has changed since. Turn it off to save that memory
             if `sync_weights` is called after every change of the model.
+        sleeps (`bool`): Whether the servers give their memory back while the trainer updates, for servers on the
+            trainer's own device; see [`rest`].
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class SGLangEngine(RolloutEngine):
         api_key: str | None = None,
         admin_key: str | None = None,
         keeps_sent: bool = True,
+        sleeps: bool = False,
     ):
         urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         if not urls or len(set(urls)) < len(urls):
@@ -78,6 +83,8 @@ class SGLangEngine(RolloutEngine):
         self.server_timeout = server_timeout
         is_disk = weight_sync == "disk"
         self._sync: WeightSync = DiskSync(sync_folder) if is_disk else DistributedSync(server_timeout, keeps_sent)
+        self._sleeps = sleeps
+        self._slept_with: str | None = None  # the name of the weights with which the servers were put to sleep
         self._run: str | None = None
         self._syncs = 0
         self._tag: str | None = None
@@ -103,6 +110,8 @@ class SGLangEngine(RolloutEngine):
     def _check(self, server: SGLangServer, model: nn.Module) -> int:
         patience = Patience(server.url, self.server_timeout, how_to_start(model, server.url))
         patience.attempt(server.check_health)
+        if self._sleeps:
+            check_can_sleep(server)
         return patience.attempt(lambda: check_server(server, model))
 
     # Weights
@@ -121,15 +130,22 @@ class SGLangEngine(RolloutEngine):
         with failing_together("exporting the weights"):
             self._sync.take(self._model, self._tag)
         servers = [self.servers[number] for number in numbers]
+        if self._slept_with is not None:
+            torch.cuda.empty_cache()  # what the update has left of the device; nothing happens without one
         on_main("sending the weights to the SGLang servers", lambda: self._push_all(servers))
         self._sync.done(self._tag)
+        self._slept_with = None
 
     def _push_all(self, servers: list[SGLangServer]) -> None:
         with ThreadPoolExecutor(len(servers) if self._sync.pushes_at_once else 1) as pool:
             list(pool.map(self._push, servers))
 
     def _push(self, server: SGLangServer) -> None:
-        Patience(server.url, self.server_timeout).attempt(lambda: self._push_once(server))
+        slept_with, timeout = self._slept_with, self.server_timeout
+        slept = slept_with is not None and wake_for_weights(server, slept_with, timeout)
+        Patience(server.url, timeout).attempt(lambda: self._push_once(server))
+        if slept:
+            wake_for_requests(server)
 
     def _push_once(self, server: SGLangServer) -> None:
         self._sync.push(server, self._tag)
@@ -145,6 +161,19 @@ class SGLangEngine(RolloutEngine):
             "using it, or are several servers behind this address? Give the address of each server, and use a server "
             "for one run at a time."
         )
+
+    def rest(self) -> None:
+        """Makes the servers give their memory back, if `sleeps`; they get it back with the next weights, or with the
+        same weights if completions are asked for before."""
+        if not self._sleeps or self._tag is None or self._slept_with is not None:
+            return
+
+        def put_to_sleep() -> None:
+            for server in self.servers:
+                fall_asleep(server, self.server_timeout)
+
+        on_main("putting the SGLang servers to sleep", put_to_sleep)
+        self._slept_with = self._tag
 
     # Completions
 
@@ -225,6 +254,8 @@ class SGLangEngine(RolloutEngine):
 
     def _complete(self, jobs: Jobs, sampling: SamplingParams) -> None:
         """Asks until nothing is missing in any process."""
+        if self._slept_with is not None:
+            self._send(range(len(self.servers)))
         expected = Expected(self._tag, self._version, sampling.eos_token_ids, sampling.top_k)
         patience = {number: Patience(server.url, self.server_timeout) for number, server in enumerate(self.servers)}
         while (outcome := self._play_round(jobs, expected)).is_incomplete:

@@ -133,6 +133,7 @@ def make_engine(args: RLConfig, own: RolloutEngine | None = None) -> RolloutEngi
             sync_folder=args.rollout_sync_dir or Path(args.output_dir) / "_rollout_weights",
             server_timeout=args.server_timeout,
             keeps_sent=args.sync_every > 1,
+            sleeps=args.sglang_enable_sleep_mode,
         )
     dtype = args.rollout_dtype or ("bfloat16" if args.bf16 else None)
     return TorchEngine(args.max_batch_rows, dtype, args.torch_engine_path, args.verify_fast_paths, args.speculation)

@@ -239,6 +239,12 @@ class Rollouts:
         if state:
             self.engine.load_state_dict(state)
 
+    def rest(self) -> None:
+        """Tells the engine that nothing is sampled until after the update; every process calls it."""
+        rest = getattr(self.engine, "rest", None)
+        if rest is not None:
+            rest()
+
     def close(self) -> None:
         close = getattr(self.engine, "close", None)
         if close is not None:

@@ -16,7 +16,13 @@ ROLLOUT_ENGINES = ("torch", "sglang")
 
 ENGINE_SETTINGS = {
     "torch": ("max_batch_rows", "rollout_dtype", "torch_engine_path", "speculation"),
-    "sglang": ("sglang_base_url", "server_timeout", "rollout_weight_sync", "rollout_sync_dir"),
+    "sglang": (
+        "sglang_base_url",
+        "server_timeout",
+        "rollout_weight_sync",
+        "rollout_sync_dir",
+        "sglang_enable_sleep_mode",
+    ),
 }
 _ADDRESS = "http://localhost:30000"
 _HINTS = {
@@ -94,6 +100,11 @@ class EngineSettings:
         None,
         "Folder of 'disk', for this run alone, which servers see under the same path; /dev/shm/NAME spares the disk. "
         "Unset: OUTPUT_DIR/_rollout_weights.",
+    )
+    sglang_enable_sleep_mode: bool = _field(
+        False,
+        "For a server on the trainer's own GPU: it gives up its weights and its cache during the update, and gets "
+        "them back with the next weights. Start it with --enable-memory-saver.",
     )
     sync_every: Count = _field(
         1, "Rollouts from one set of weights. Above 1, servers are sent weights less often and sample from older ones."

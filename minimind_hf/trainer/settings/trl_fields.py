@@ -28,6 +28,7 @@ _INSTEAD = {  # by name, or by what names begin with
     "vllm_structured_outputs_": "A constrained completion is drawn from another distribution than the one it is "
     "scored under.",
     "vllm_server_": f"{_VLLM} Its address is sglang_base_url.",
+    "vllm_enable_sleep_mode": f"{_VLLM} The setting of a server on the trainer's GPU is sglang_enable_sleep_mode.",
     "vllm_server_timeout": f"{_VLLM} How long to wait for it is server_timeout.",
     "vllm_importance_sampling_": "The ratio is taken to the log-probabilities that the engine sampled with, which "
     "absorbs what trl corrects for here; see rollout_correction for more.",
