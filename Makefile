@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo demo-agent test test-all test-durations test-sglang lint format bench docs docs-check clean
+.PHONY: install demo demo-ppo demo-agent test test-all test-durations test-sglang test-gpu lint format bench bench-gpu docs docs-check clean
 
 install: $(VENV)/installed-dev
 
@@ -53,6 +53,9 @@ test-sglang: install  ## with a real server; MINIMIND_HF_SGLANG_SERVE: a command
 	@test -n "$$MINIMIND_HF_SGLANG_SERVE" || { echo "set MINIMIND_HF_SGLANG_SERVE, see docs/rollout-engines.md"; exit 2; }
 	$(BIN)/python -m pytest -m sglang -rs
 
+test-gpu: install  ## what needs a CUDA device
+	$(BIN)/python -m pytest -m gpu -rs
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,6 +67,9 @@ format: install
 bench: install  ## against trl and model.generate; on a quiet machine
 	$(BIN)/python benchmarks/step_time.py --workload chat
 	$(BIN)/python benchmarks/rollout.py --workload chat --dtype float32
+
+bench-gpu: install  ## everything about one CUDA device, in 20 minutes; writes docs/benchmarks-gpu.md
+	$(BIN)/python benchmarks/gpu.py
 
 docs: install  ## the documentation as a site in build/site
 	$(PIP_INSTALL) -e ".[docs]"

@@ -128,15 +128,14 @@ class StepTimes(TrainerCallback):
 
 
 def our_step(device: torch.device, shape: Shape) -> dict[str, Any]:
-    config = GRPOConfig(loss_aggregation="token", **LOSS, **_settings(device, shape))
-    return _step(device, shape, GRPOTrainer, config)
+    settings = {"loss_aggregation": "token", **LOSS, **_settings(device, shape)}
+    return _step(device, shape, GRPOTrainer, lambda folder: GRPOConfig(output_dir=folder, **settings))
 
 
 def trl_step(device: torch.device, shape: Shape) -> dict[str, Any]:
     """trl's GRPOTrainer with its rollouts by `generate`, on the same loss."""
-    settings = _settings(device, shape)
-    config = trl.GRPOConfig(gradient_checkpointing=False, use_bias_correction_kl=False, **LOSS, **settings)
-    return _step(device, shape, trl.GRPOTrainer, config)
+    settings = {"gradient_checkpointing": False, "use_bias_correction_kl": False, **LOSS, **_settings(device, shape)}
+    return _step(device, shape, trl.GRPOTrainer, lambda folder: trl.GRPOConfig(output_dir=folder, **settings))
 
 
 def _settings(device: torch.device, shape: Shape) -> dict[str, Any]:
@@ -156,7 +155,9 @@ def _settings(device: torch.device, shape: Shape) -> dict[str, Any]:
     }
 
 
-def _step(device: torch.device, shape: Shape, trainer_class: type, config: Any) -> dict[str, Any]:
+def _step(
+    device: torch.device, shape: Shape, trainer_class: type, make_config: Callable[[str], Any]
+) -> dict[str, Any]:
     lengths: list[int] = []
 
     def reward(completion_ids, **kwargs) -> list[float]:
@@ -166,7 +167,7 @@ def _step(device: torch.device, shape: Shape, trainer_class: type, config: Any) 
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "model"
         shape.model().save_pretrained(folder)
-        config.output_dir = str(Path(root) / "run")
+        config = make_config(str(Path(root) / "run"))
         data = make_dataset(shape.prompt, shape.prompts * (shape.steps + 2))
         clock = StepTimes(device)
         trainer = trainer_class(

@@ -143,9 +143,9 @@ def shared_prompt_attention(
     shared_prompt.windows_seen.append(sliding_window)
     window = shared_prompt.hides(sliding_window)
     if window is None and dropout == 0.0 and pays_off(query, shared_prompt.longest_context):
-        return _in_blocks(query, key, value, shared_prompt.groups, scaling).transpose(1, 2), None
+        return _in_blocks(query, key, value, shared_prompt.groups, scaling).transpose(1, 2).contiguous(), None
     options = {"dropout_p": dropout, "scale": scaling}
-    return _by_group(query, key, value, shared_prompt, window, options).transpose(1, 2), None
+    return _by_group(query, key, value, shared_prompt, window, options).transpose(1, 2).contiguous(), None
 
 
 def flex_shared_prompt_attention(
@@ -168,7 +168,7 @@ def flex_shared_prompt_attention(
         )
     shared_prompt.windows_seen.append(sliding_window)
     mask = shared_prompt.flex(shared_prompt.hides(sliding_window))
-    return flex_row_attention(query, key, value, mask, scaling).transpose(1, 2), None
+    return flex_row_attention(query, key, value, mask, scaling).transpose(1, 2).contiguous(), None
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
