@@ -27,7 +27,8 @@ GROUPS = {
     "rollout": (
         "num_generations num_generations_eval max_completion_length temperature top_k top_p min_p repetition_penalty "
         "generation_kwargs rollout_engine max_batch_rows rollout_dtype torch_engine_path speculation "
-        "verify_fast_paths sglang_base_url server_timeout rollout_weight_sync rollout_sync_dir sync_every "
+        "verify_fast_paths sglang_base_url server_timeout rollout_weight_sync rollout_sync_dir "
+        "sglang_enable_sleep_mode sync_every "
         "rollout_correction rollout_correction_cap max_sampling_k3 dynamic_sampling max_resampled prompt_memory "
         "prompt_memory_floor solved_above"
     ),

@@ -37,11 +37,11 @@ def test_a_device_adds_its_context_graphs_and_fragments():
     assert [name for name, _ in cuda.rows()][-3:] == ["graphs", "fragments", "total"]
 
 
-def test_bfloat16_computes_in_half_the_memory_with_whole_weights():
+def test_bfloat16_computes_in_about_half_the_memory_with_whole_weights():
     shape = shape_of(CONFIG)
     wide, narrow = (estimate(shape, Setting(on_cuda=True, rows=96, bf16=bf16)) for bf16 in (False, True))
     assert narrow.policy == wide.policy and narrow.optimizer == wide.optimizer
-    assert 0.45 * wide.update < narrow.update < 0.6 * wide.update
+    assert 0.5 * wide.update < narrow.update < 0.7 * wide.update  # norms keep float32
     assert narrow.rollout == wide.rollout // 2
 
 

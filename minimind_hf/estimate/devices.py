@@ -29,7 +29,9 @@ class Course:
 COURSES = (Course("GRPO", "grpo"), Course("PPO", "ppo"), Course("LoRA", "grpo", _RANK))
 
 
-def _minimind(hidden: int, layers: int, intermediate: int, use_moe: bool = False) -> Callable[[], Shape]:
+def _minimind(
+    hidden: int, layers: int, intermediate: int, kv_heads: int, use_moe: bool = False
+) -> Callable[[], Shape]:
     def shape() -> Shape:
         from ..models import MiniMindConfig
 
@@ -39,7 +41,7 @@ def _minimind(hidden: int, layers: int, intermediate: int, use_moe: bool = False
                 intermediate_size=intermediate,
                 num_hidden_layers=layers,
                 num_attention_heads=8,
-                num_key_value_heads=2 if hidden == 512 else 4,
+                num_key_value_heads=kv_heads,
                 use_moe=use_moe,
             )
         )
@@ -59,10 +61,10 @@ def _qwen3(hidden: int, intermediate: int) -> Callable[[], Shape]:
 
 
 KNOWN_MODELS: dict[str, Callable[[], Shape]] = {
-    "MiniMind 26M": _minimind(512, 8, 1408),
-    "MiniMind 64M": _minimind(768, 8, 2432),
-    "MiniMind 104M": _minimind(768, 16, 2048),
-    "MiniMind 200M (mixture of experts)": _minimind(768, 8, 2432, use_moe=True),
+    "MiniMind 26M": _minimind(512, 8, 1408, 2),
+    "MiniMind 64M": _minimind(768, 8, 2432, 4),
+    "MiniMind 104M": _minimind(768, 16, 2048, 2),
+    "MiniMind 200M (mixture of experts)": _minimind(768, 8, 2432, 4, use_moe=True),
     "Qwen3 0.6B": _qwen3(1024, 3072),
     "Qwen3 1.7B": _qwen3(2048, 6144),
 }
