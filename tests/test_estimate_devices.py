@@ -101,18 +101,17 @@ def test_device_cpu_is_use_cpu(tmp_path, capsys):
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (["--use_cpu", "--device", "cuda"], ["--use_cpu", "--device cuda"]),
-        ([], ["Name a model", "--device cuda"]),
-        (["--device", "cpu"], ["Name a model"]),
-    ],
-)
-def test_refused(flags, named, tmp_path, capsys):
+def test_a_place_that_is_two_is_refused(tmp_path, capsys):
     CONFIG.save_pretrained(tmp_path)
-    assert main(["estimate", *([str(tmp_path)] if "--use_cpu" in flags else []), *flags]) == 1
-    assert_names(capsys.readouterr().err, *named)
+    assert main(["estimate", str(tmp_path), "--use_cpu", "--device", "cuda"]) == 1
+    assert_names(capsys.readouterr().err, "--use_cpu", "--device cuda")
+
+
+@pytest.mark.parametrize("flags", [[], ["--device", "cpu"]])
+def test_without_a_model_only_devices_have_a_table(flags, capsys):
+    with pytest.raises(SystemExit):
+        main(["estimate", *flags])
+    assert_names(capsys.readouterr().err, "name a model", "--device cuda")
 
 
 def test_one_place_at_a_time():

@@ -120,6 +120,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("model", nargs="?", help="folder or Hub name of the model")
     options = parser.parse_args(arguments)
     flags = taken(EstimateFlags, options)
+    if options.model is None and flags.device != "cuda":
+        parser.error("name a model, or ask what fits where: minimind-hf estimate --device cuda")
     if options.model is None:
         return _print_table(flags)
     check_loadable(options.model, needs_weights=False)
@@ -144,8 +146,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print_table(flags: EstimateFlags) -> int:
     """What fits where, for known models."""
-    if flags.device != "cuda":
-        raise ValueError("Name a model, or ask what fits where: minimind-hf estimate --device cuda.")
     setting = flags.setting(None)
     print(
         f"Completions in one pass of the update, for prompts of {setting.prompt} and completions of "
