@@ -21,6 +21,7 @@ OTHERS = {
         "server_timeout": 20.0,
         "rollout_weight_sync": "distributed",
         "rollout_sync_dir": "/dev/shm/run",
+        "sglang_enable_sleep_mode": True,
     },
 }
 CHOSEN = {"torch": {}, "sglang": {"rollout_engine": "sglang", "sglang_base_url": ["http://a:1"]}}
