@@ -18,7 +18,8 @@ CPU = torch.device("cpu")
 
 
 def lines_of(capsys) -> list[dict]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    """The program's lines: trainers print their logs between them."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"case"')]
 
 
 def test_the_whole_program(tmp_path, capsys):
