@@ -20,6 +20,9 @@ line of output is one JSON object; for the embedded tasks it contains the accura
 turns of the game.
 """
 
+import quiet  # noqa: F401 - before libraries that talk about themselves are imported
+
+# isort: split
 import argparse
 import sys
 import time

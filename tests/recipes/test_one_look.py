@@ -2,9 +2,10 @@
 """What the recipes before RL and RL itself print: lines of their own, none of the libraries below."""
 
 import json
+import sys
 
 import pytest
-from launching import launch
+from launching import Running, environment, launch
 from tiny import make_llama, make_tokenizer
 
 PREFERENCE = {
@@ -45,3 +46,9 @@ def test_only_lines_of_our_own(recipes_dir, tmp_path, recipe):
         assert foreign not in printed, printed
     assert f"step 4/4: {shown} " in done.stdout
     assert json.loads(done.stdout.splitlines()[-1])["output_dir"] == "out"
+
+
+def test_importing_a_recipe_says_nothing(recipes_dir):
+    """Nor do the modules that it imports before those that the others share."""
+    done = Running([sys.executable, str(recipes_dir / "agent.py"), "--help"], environment()).finish()
+    assert done.stderr == "" and done.stdout.startswith("usage: agent.py ")
