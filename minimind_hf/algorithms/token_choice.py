@@ -16,15 +16,15 @@ def entropy_threshold(entropies: Tensor, top_quantile: float) -> Tensor:
     ([Beyond the 80/20 Rule](https://arxiv.org/abs/2506.01939)).
 
     Args:
-        entropies (`Tensor` of shape `(T,)`): Entropies of all valid tokens of all processes.
+        entropies (`Tensor` of shape `(T,)`): Entropies of all valid tokens of all processes; NaN is left out.
         top_quantile (`float`): Share of the tokens to keep; 0 keeps only the highest.
 
     Returns:
-        `Tensor`, scalar; infinity if there is no token.
+        `Tensor`, scalar; infinity, or NaN, if there is no token.
     """
     if entropies.numel() == 0:
         return torch.full((), float("inf"), dtype=entropies.dtype, device=entropies.device)
-    return torch.quantile(entropies, 1 - top_quantile)
+    return torch.nanquantile(entropies, 1 - top_quantile)
 
 
 def high_entropy_mask(entropy: Tensor, mask: Tensor, threshold: Tensor | float) -> Tensor:

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from .on_device import to_device
+
 BLOCK = 128  # tokens; FlexAttention's own block
 _ROWS_AT_ONCE = 2**24  # counts held at a time while blocks are searched: 64 MiB
 
@@ -68,7 +70,7 @@ class Visible:
         return sees
 
     def to(self, device: torch.device) -> "Visible":
-        return Visible(*(each.to(device) for each in (self.prompt_first, self.prompt_stop, self.own_first)))
+        return Visible(*(to_device(each, device) for each in (self.prompt_first, self.prompt_stop, self.own_first)))
 
 
 @dataclass
@@ -111,7 +113,10 @@ def flex_mask(sequences: Sequences, window: int | None, device: torch.device) ->
     some, whole = visible_blocks(sees)
     blocks = BlockMask.from_kv_blocks(
         *_ordered(some & ~whole), *_ordered(whole), BLOCK_SIZE=BLOCK, seq_lengths=(length, length)
-    ).to(device)
+    )
+    for name, value in vars(blocks).items():  # its own `to` waits
+        if isinstance(value, Tensor):
+            setattr(blocks, name, to_device(value, device))
     blocks.mask_mod = sees.to(device).mask_mod()
     return FlexMask(length, blocks)
 

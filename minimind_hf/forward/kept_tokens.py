@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .on_device import to_device
+
 WHOLE, BITS = 0, -1  # in `counts`, in place of a number of ids
 
 
@@ -87,12 +89,12 @@ class KeptTokens:
         """Returns which ids are not in each set, bool `(K, vocab_size)`, without waiting for the device."""
         numbers = np.arange(len(self), dtype=np.int64)
         flat = np.repeat(numbers * vocab_size, np.maximum(self.counts, 0)) + self.ids
-        is_whole = torch.from_numpy(self.counts == WHOLE).to(device, non_blocking=True)
+        is_whole = to_device(torch.from_numpy(self.counts == WHOLE), device)
         cut = (~is_whole)[:, None].repeat(1, vocab_size)
-        cut.view(-1).index_fill_(0, torch.from_numpy(flat).to(device, non_blocking=True), False)
+        cut.view(-1).index_fill_(0, to_device(torch.from_numpy(flat), device), False)
         if len(self.bits):
-            rows = torch.from_numpy(numbers[self.counts == BITS]).to(device, non_blocking=True)
-            bits = torch.from_numpy(self.bits).to(device, non_blocking=True)
+            rows = to_device(torch.from_numpy(numbers[self.counts == BITS]), device)
+            bits = to_device(torch.from_numpy(self.bits), device)
             cut.index_copy_(0, rows, ~_unpacked(bits, vocab_size))
         return cut
 

@@ -19,6 +19,7 @@ from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
 from .introspection import forward_arguments, unwrap
 from .kept_tokens import KeptTokens
+from .on_device import on_device
 from .scoring_head import scoring_head
 from .shared_prompt import PackedBatch
 from .token_batch import TokenBatch
@@ -86,7 +87,7 @@ def completion_scores(
     if places is None:
         targets = completion_ids
     else:
-        chosen = _scored_slots(places, columns, width).to(completion_ids.device)
+        chosen = _scored_slots(places, columns, width, completion_ids.device)
         slots, among_columns = chosen.unbind()
         logits, targets = logits.flatten(0, 1)[None, among_columns], completion_ids.flatten()[None, slots]
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
@@ -119,7 +120,7 @@ def _logits_before(
     inputs = {name: value for name, value in inputs.items() if name in accepted}
     chosen = None
     if len(columns) < width:
-        chosen = torch.tensor(columns, dtype=torch.long).to(inputs["input_ids"].device)
+        chosen = on_device(columns, inputs["input_ids"].device)
     if chosen is not None and _keeps_any_logits(model):
         outputs = model(**inputs, logits_to_keep=first + chosen)
         return outputs.logits, getattr(outputs, "aux_loss", None)
@@ -139,11 +140,11 @@ def _at_slots(values: Tensor, slots: Tensor, shape: torch.Size) -> Tensor:
     return values.new_zeros(shape.numel()).index_copy(0, slots, values).view(shape)
 
 
-def _scored_slots(places: Sequence[Sequence[int]], columns: Sequence[int], width: int) -> Tensor:
+def _scored_slots(places: Sequence[Sequence[int]], columns: Sequence[int], width: int, device: torch.device) -> Tensor:
     """Indices of the scored tokens in `(N, width)` and in `(N, number of columns)`, both flattened: `(2, K)`."""
     number = {column: index for index, column in enumerate(columns)}
     found = [(row * width + p, row * len(columns) + number[p]) for row, of_row in enumerate(places) for p in of_row]
-    return torch.tensor(found, dtype=torch.long).view(-1, 2).t()
+    return on_device(found, device).view(-1, 2).t()
 
 
 def joined_scores(parts: Sequence[TokenScores], batch: TokenBatch) -> TokenScores:

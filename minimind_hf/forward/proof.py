@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .layouts import score_completions
 from .lean import plain_forwards
+from .on_device import to_device
 from .token_batch import TokenBatch
 from .values import completion_values
 
@@ -193,7 +194,7 @@ def _scored(batch: TokenBatch) -> Tensor:
     mask = torch.zeros(len(batch), batch.width, dtype=torch.bool)
     for row in range(len(batch)):
         mask[row, list(batch.scored_places(row))] = True
-    return mask.to(batch.device)
+    return to_device(mask, batch.device)
 
 
 def _mean_over(batch: TokenBatch, values: Tensor) -> Tensor:

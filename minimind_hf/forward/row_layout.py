@@ -9,10 +9,12 @@ Everything is computed on the host from lengths, and what attention needs of it 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .flex import FlexMask, Sequences, flex_mask
+from .on_device import on_device
 
 
 @dataclass
@@ -128,9 +130,8 @@ class RowLayout:
 def _group(prompt_length: int, lengths: list[int], device: torch.device) -> Group:
     if len(set(lengths)) <= 1:
         return Group(prompt_length, lengths, None, None)
-    counts, longest = torch.tensor(lengths), max(lengths)
-    within = torch.arange(longest) < counts[:, None]
-    starts = counts.cumsum(0) - counts
-    gather = torch.where(within, starts[:, None] + torch.arange(longest), 0)
-    scatter = within.flatten().nonzero().squeeze(1)
-    return Group(prompt_length, lengths, gather.to(device), scatter.to(device))
+    counts, longest = np.array(lengths), max(lengths)
+    within = np.arange(longest) < counts[:, None]
+    starts = counts.cumsum() - counts
+    gather = np.where(within, starts[:, None] + np.arange(longest), 0)
+    return Group(prompt_length, lengths, on_device(gather, device), on_device(np.flatnonzero(within), device))

@@ -25,6 +25,7 @@ from .block_attention import block_attention, group_spans, pays_off
 from .flex import flex_row_attention
 from .introspection import unwrap
 from .kept_tokens import KeptTokens
+from .on_device import on_device
 from .row_layout import Group, RowLayout
 from .token_batch import TokenBatch
 
@@ -107,8 +108,7 @@ def pack_rows(batch: TokenBatch, groups: list[list[int]], keep_last_tokens: bool
             of_prompt.append(needed)
         lengths.append((len(prompt), of_prompt))
     ids, positions, weights, predictors, targets, slots = (
-        torch.tensor(values, dtype=torch.long).to(batch.device)
-        for values in (ids, positions, weights, predictors, targets, slots)
+        on_device(values, batch.device) for values in (ids, positions, weights, predictors, targets, slots)
     )
     return PackedBatch(
         input_ids=ids[None],

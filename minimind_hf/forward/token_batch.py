@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .kept_tokens import KeptTokens, joined
+from .on_device import to_device
 
 
 @dataclass(kw_only=True)
@@ -94,7 +95,9 @@ class TokenBatch:
     def _padded(self, rows: list[list[int]], side: str) -> tuple[Tensor, Tensor]:
         ids = [torch.tensor(row, dtype=torch.long) for row in rows]
         masks = [torch.ones_like(row) for row in ids]
-        return tuple(pad_sequence(each, batch_first=True, padding_side=side).to(self.device) for each in (ids, masks))
+        return tuple(
+            to_device(pad_sequence(each, batch_first=True, padding_side=side), self.device) for each in (ids, masks)
+        )
 
 
 def made_up_batch(vocab_size: int, device: torch.device, prompt_length: int = 6) -> TokenBatch:

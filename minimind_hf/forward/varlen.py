@@ -15,6 +15,7 @@ from torch import nn
 from transformers.utils.generic import is_flash_attention_requested
 
 from .introspection import unwrap
+from .on_device import on_device
 from .shared_prompt import PackedBatch, pack, pack_rows
 from .token_batch import TokenBatch
 
@@ -24,7 +25,7 @@ class SequenceBatch(PackedBatch):
 
     def attention_inputs(self) -> dict[str, Any]:
         lengths = [group.prompt_length + group.completions_length for group in self.layout.groups]
-        ends = torch.tensor([*accumulate(lengths, initial=0)], dtype=torch.int32).to(self.input_ids.device)
+        ends = on_device([*accumulate(lengths, initial=0)], self.input_ids.device, torch.int32)
         return {
             "attention_mask": None,
             **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), ends),

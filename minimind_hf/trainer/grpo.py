@@ -234,12 +234,11 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
         """Marks the tokens with the highest entropies over all processes; `None` stands for all tokens."""
         if self.args.top_entropy_quantile == 1:
             return None
-        own = entropy.detach()[mask.bool()].float()
-        padding = float("-inf")  # which no entropy is
-        everywhere = self.accelerator.gather(self.accelerator.pad_across_processes(own, pad_index=padding))
-        return high_entropy_mask(
-            entropy, mask, entropy_threshold(everywhere[everywhere != padding], self.args.top_entropy_quantile)
-        )
+        everywhere = torch.where(mask.bool(), entropy.detach().float(), torch.nan).flatten()
+        if self.accelerator.num_processes > 1:
+            padded = self.accelerator.pad_across_processes(everywhere, pad_index=float("nan"))
+            everywhere = self.accelerator.gather(padded)
+        return high_entropy_mask(entropy, mask, entropy_threshold(everywhere, self.args.top_entropy_quantile))
 
     def _mean_entropy(self, entropy: Tensor, mask: Tensor, chosen: Tensor | None) -> Tensor:
         """A micro-batch's part of the mean entropy, over the tokens of the step or the chosen tokens of each batch."""

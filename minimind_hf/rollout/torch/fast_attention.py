@@ -9,6 +9,7 @@ once for all layers and steps, and memory is written in place.
 import torch
 from torch import Tensor
 
+from ...forward.on_device import on_device
 from .fast_weights import FastWeights, Layer
 from .key_values import KeyValues
 
@@ -65,8 +66,8 @@ class Grid:
         }
         self.shape = (num_groups, num_kv_heads, rows_per_group, shared)
         self.is_full = row_of_cell == list(range(len(slots)))
-        self.row_of_cell = torch.tensor(row_of_cell, device=device)
-        self.cell_of_row = torch.tensor([cell_of_row[row] for row in range(len(slots))], device=device)
+        self.row_of_cell = on_device(row_of_cell, device)
+        self.cell_of_row = on_device([cell_of_row[row] for row in range(len(slots))], device)
 
     def buffer(self, width: int) -> "Cells":
         return Cells(self, width)
@@ -127,8 +128,8 @@ class RowAttention:
         self.heads = Heads(weights, self.num_rows)
         self.prompt_length, self.length = max(prompt_lengths), max(lengths)
         of_rows = [prompt_lengths[slot] for slot in slots]
-        self.prompt_lengths = torch.tensor(of_rows, device=self.device)
-        self.lengths = torch.tensor(lengths, device=self.device)  # with the new token after a step, like `length`
+        self.prompt_lengths = on_device(of_rows, self.device)
+        self.lengths = on_device(lengths, self.device)  # with the new token after a step, like `length`
         self.uneven = min(lengths) < self.length
         self.ragged = self.uneven or min(of_rows) < self.prompt_length
         self._lay_out(Grid(slots, len(prompt_lengths), self.num_kv_heads, self.shared, self.device))

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ...forward.on_device import on_device
+
 FIRST_LENGTH = 64
 
 
@@ -41,5 +43,5 @@ class KeyValues:
         """Copies the first `length` slots of some rows onto others."""
         if len(to) > 0:
             used = self.memory[:, :, :, :, :length]
-            to, source = (torch.tensor(rows, device=self.memory.device) for rows in (to, source))
+            to, source = (on_device(rows, self.memory.device) for rows in (to, source))
             used[:, :, to] = used[:, :, source]

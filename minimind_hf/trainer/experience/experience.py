@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...agent import Episode
 from ...algorithms import spread_over_turns
 from ...forward.kept_tokens import KeptTokens
+from ...forward.on_device import to_device
 from ...rollout import Refill, Rollout
 from ..metrics import Metrics
 from .micro_batch import MicroBatch, select_rows
@@ -235,8 +236,8 @@ def _micro_batch(experience: Experience, part: slice, mask_truncated: bool, devi
         rows=[prompt["index"] for prompt in prompts],
         sampled_at=experience.step,
         behind=experience.behind,
-        loss_mask=pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True).to(device),
-        old_logps=pad_sequence(old_logps, batch_first=True).to(device),
+        loss_mask=to_device(pad_sequence([torch.tensor(mask) for mask in masks], batch_first=True), device),
+        old_logps=to_device(pad_sequence(old_logps, batch_first=True), device),
         advantages=_advantages(experience, part, device),
         has_advantage=_has_advantage(experience, part),
     )

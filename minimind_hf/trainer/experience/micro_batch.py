@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...algorithms import LossInputs
 from ...forward.kept_tokens import KeptTokens
+from ...forward.on_device import on_device, to_device
 from ...forward.token_batch import TokenBatch
 
 
@@ -95,12 +96,12 @@ class MicroBatch(TokenBatch):
 
 
 def _to(value, device: torch.device):
-    return value.to(device) if isinstance(value, Tensor) else value
+    return to_device(value, device) if isinstance(value, Tensor) else value
 
 
 def select_rows(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
     """Returns some rows, with tensors no wider than they need."""
-    index = torch.tensor(rows, dtype=torch.long).to(batch.device)
+    index = on_device(rows, batch.device)
     width = max((len(batch.completion_ids[row]) for row in rows), default=0)
 
     def selected(value):
@@ -115,7 +116,7 @@ def select_rows(batch: MicroBatch, rows: Sequence[int]) -> MicroBatch:
 
 def put_rows(target: Tensor, rows: Sequence[int], source: Tensor) -> None:
     """Writes values computed for [`select_rows`] back to their rows in `target`, in place."""
-    target[torch.tensor(rows, dtype=torch.long).to(target.device), : source.shape[1]] = source.to(target.dtype)
+    target[on_device(rows, target.device), : source.shape[1]] = source.to(target.dtype)
 
 
 def fill_rows(batch: MicroBatch, parts: list[tuple[list[int], MicroBatch]], compute: Callable) -> Tensor:

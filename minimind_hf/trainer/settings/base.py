@@ -69,6 +69,9 @@ class RLConfig(AgentSettings, EngineSettings, LogSettings, ProbeSettings, Traini
         None, "Arguments of the schedule; unset, cosine_with_min_lr gets min_lr_rate 0.1."
     )
     logging_steps: float = _field(1, "Steps between two logs.")
+    logging_nan_inf_filter: bool = _field(
+        False, "Off: it waits for the device at every micro-batch, and a loss that is not finite ends the run."
+    )
     remove_unused_columns: bool = _field(
         False, "Leave off: every column of the dataset travels to the reward functions."
     )
