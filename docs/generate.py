@@ -27,6 +27,9 @@ from minimind_hf.trainer.settings import minimind_flags
 from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields, what_instead
 
 FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "recipes")]
+
+import settings_tables  # noqa: E402 - beside this file, and it reads the groups of the recipes' help
 
 # Remarks on supported fields that differ from trl in more than their default, or need an explanation.
 REMARKS = {
@@ -220,6 +223,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "scaling.md": {"devices": devices},
     "migrate-from-trl.md": {"trl-fields": trl_table},
+    "settings.md": {
+        "settings": settings_tables.settings_tables,
+        "settings-of-trl": settings_tables.fields_of_trl,
+    },
     "troubleshooting.md": {"health-rules": health_rules},
 }
 
