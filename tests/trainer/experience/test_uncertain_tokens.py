@@ -17,6 +17,7 @@ def uncertain(make_trainer, monkeypatch):
             longest = max(len(entropy), len(elsewhere))
             return torch.cat([tensor, tensor.new_full((longest - len(tensor),), pad_index)])
 
+        monkeypatch.setattr(type(accelerator), "num_processes", 2)
         padding = []
         monkeypatch.setattr(
             accelerator,
