@@ -15,6 +15,7 @@ from torch import nn
 from transformers.utils import logging
 
 from .introspection import forward_arguments, quantisation, sliding_windows, unwrap, vocabulary_size
+from .last_layer import attach_last_layer, detach_last_layer
 from .logprobs import TokenScores, completion_scores, joined_scores, packed_scores
 from .probes import probe_batches
 from .shared_prompt import ATTENTION_NAME, FLEX_NAME, attach, detach, kernels_for
@@ -99,6 +100,7 @@ def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tupl
 def _attached_reason(model: nn.Module) -> str | None:
     """Attaches the first kernel with which the layout agrees with `padded`; the reason if none does."""
     reasons = {}
+    attach_last_layer(model)
     for kernel in kernels_for(next(model.parameters()).device, unwrap(model).dtype):
         attach(model, kernel)
         reason = _difference(model, "shared_prompt")
@@ -108,6 +110,7 @@ def _attached_reason(model: nn.Module) -> str | None:
             return None
         reasons[kernel] = reason
     detach(model)
+    detach_last_layer(model)
     return reasons[ATTENTION_NAME]
 
 

@@ -17,8 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
+from .block_attention import pays_off
 from .introspection import forward_arguments, unwrap
 from .kept_tokens import KeptTokens
+from .last_layer import takes_read_tokens
 from .on_device import on_device
 from .scoring_head import scoring_head
 from .shared_prompt import PackedBatch
@@ -204,6 +206,8 @@ def packed_scores(
         inputs["output_router_logits"] = with_aux_loss
     if with_aux_loss:
         inputs["router_token_weights"] = packed.multiplicity
+    elif takes_read_tokens(model) and pays_off(next(model.parameters()), packed.layout.longest_context):
+        inputs |= {"read_tokens": packed.read, "logits_to_keep": packed.read_predictors}
     with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient, packed.kept):
         outputs = model(**inputs)
     logps, entropy = outputs.logits[0].unbind(dim=1)

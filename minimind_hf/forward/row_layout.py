@@ -71,11 +71,14 @@ class RowLayout:
     Args:
         groups (`list[Group]`): In the order of the row.
         device (`torch.device`): Of the row.
+        read (`list[list[Sequence[int]]]`): Of each group, of its prompt and each completion, the tokens whose output
+            the last layer has to compute: those that predict a scored token, and all of a short completion.
         windows_seen (`list`): The sliding window of each attention that was computed, in order, `None` for none.
     """
 
     groups: list[Group]
     device: torch.device
+    read: list[list[Sequence[int]]] = field(default_factory=list)
     windows_seen: list[int | None] = field(default_factory=list)
     _masks: dict = field(default_factory=dict, repr=False)
     _flex: dict = field(default_factory=dict, repr=False)

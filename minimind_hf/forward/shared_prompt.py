@@ -11,7 +11,9 @@ Two kernels compute it, each by the name of an attention implementation: FlexAtt
 torch's fused attention group by group, in blocks for long contexts on a CPU ([`ATTENTION_NAME`]).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from .block_attention import block_attention, group_spans, pays_off
+from .block_attention import block_attention, group_spans, has_all_queries, pays_off
 from .flex import flex_row_attention
 from .introspection import unwrap
 from .kept_tokens import KeptTokens
@@ -42,6 +44,7 @@ class PackedBatch:
         multiplicity (`Tensor` of shape `(1, T)`): Number of tokens in the padded layout that each token stands for.
         layout ([`RowLayout`]): The positions of prompts and completions.
         predictors (`Tensor` of shape `(K,)`): Position of the token that predicts each scored token.
+        read (`Tensor` of shape `(R,)`): Positions of the tokens whose output the last layer has to compute.
         targets (`Tensor` of shape `(K,)`): The scored tokens.
         slots (`Tensor` of shape `(K,)`): Their index in the flattened `(N, C)` of the padded layout.
         shape (`tuple[int, int]`): `(N, C)`.
@@ -53,6 +56,7 @@ class PackedBatch:
     multiplicity: Tensor
     layout: RowLayout
     predictors: Tensor
+    read: Tensor
     targets: Tensor
     slots: Tensor
     shape: tuple[int, int]
@@ -62,6 +66,11 @@ class PackedBatch:
         """What a model's forward must be given for its attention."""
         # A mask with four dimensions is used as it is; the attention of this layout builds its own.
         return {"attention_mask": self.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool), "shared_prompt": self.layout}
+
+    @property
+    def read_predictors(self) -> Tensor:
+        """Index of each predictor among the tokens that are read."""
+        return torch.searchsorted(self.read, self.predictors)
 
     def to_padded(self, values: Tensor) -> Tensor:
         """Puts one value per scored token, shape `(K,)`, into `(N, C)`; 0 everywhere else."""
@@ -86,8 +95,8 @@ def pack(batch: TokenBatch, keep_last_tokens: bool = False) -> PackedBatch:
 
 def pack_rows(batch: TokenBatch, groups: list[list[int]], keep_last_tokens: bool) -> PackedBatch:
     """Packs a batch without padding, with one prompt for each of `groups`, whose completions follow it."""
-    ids, positions, weights, predictors, targets, slots = [], [], [], [], [], []
-    lengths = []
+    ids, positions, weights, predictors, read, targets, slots = [], [], [], [], [], [], []
+    lengths, places_read = [], []
     width = batch.width
     for rows in groups:
         prompt = batch.prompt_ids[rows[0]]
@@ -95,6 +104,7 @@ def pack_rows(batch: TokenBatch, groups: list[list[int]], keep_last_tokens: bool
         positions += range(len(prompt))
         weights += [len(rows)] * len(prompt)
         prompt_end, of_prompt = len(ids), []
+        read_here: list[Sequence[int]] = [[]]
         for row in rows:
             completion, start, places = batch.completion_ids[row], len(ids), batch.scored_places(row)
             last_predictor = places[-1] if places else 0  # the token before the last scored one
@@ -106,16 +116,28 @@ def pack_rows(batch: TokenBatch, groups: list[list[int]], keep_last_tokens: bool
             targets += [completion[place] for place in places]
             slots += [row * width + place for place in places]
             of_prompt.append(needed)
+            if places and places[0] == 0:
+                read_here[0] = [len(prompt) - 1]
+            if needed:
+                read_here.append(
+                    range(needed) if has_all_queries(needed) else [place - 1 for place in places if place]
+                )
         lengths.append((len(prompt), of_prompt))
-    ids, positions, weights, predictors, targets, slots = (
-        on_device(values, batch.device) for values in (ids, positions, weights, predictors, targets, slots)
+        starts = accumulate(filter(None, (len(prompt), *of_prompt)), initial=prompt_end - len(prompt))
+        read += [start + place for start, places in zip(starts, read_here, strict=False) for place in places]
+        places_read.append(read_here)
+    ids, positions, weights, predictors, read, targets, slots = (
+        on_device(values, batch.device) for values in (ids, positions, weights, predictors, read, targets, slots)
     )
+    layout = RowLayout.of(lengths, batch.device)
+    layout.read = places_read
     return PackedBatch(
         input_ids=ids[None],
         position_ids=positions[None],
         multiplicity=weights[None],
-        layout=RowLayout.of(lengths, batch.device),
+        layout=layout,
         predictors=predictors,
+        read=read,
         targets=targets,
         slots=slots,
         shape=(len(batch), width),
@@ -133,17 +155,22 @@ def shared_prompt_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     shared_prompt: RowLayout | None = None,
+    only_read: bool = False,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Attention for transformers' interface: in the layout of this module with `shared_prompt`, else `sdpa`."""
+    """Attention for transformers' interface: in the layout of this module with `shared_prompt`, else `sdpa`.
+
+    With `only_read`, the queries are those of the tokens that are read; always in blocks.
+    """
     if shared_prompt is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
     shared_prompt.windows_seen.append(sliding_window)
     window = shared_prompt.hides(sliding_window)
-    if window is None and dropout == 0.0 and pays_off(query, shared_prompt.longest_context):
-        return _in_blocks(query, key, value, shared_prompt.groups, scaling).transpose(1, 2).contiguous(), None
+    if only_read or (window is None and dropout == 0.0 and pays_off(query, shared_prompt.longest_context)):
+        read = shared_prompt.read if only_read else None
+        return _in_blocks(query, key, value, shared_prompt.groups, scaling, read).transpose(1, 2).contiguous(), None
     options = {"dropout_p": dropout, "scale": scaling}
     return _by_group(query, key, value, shared_prompt, window, options).transpose(1, 2).contiguous(), None
 
@@ -171,12 +198,22 @@ def flex_shared_prompt_attention(
     return flex_row_attention(query, key, value, mask, scaling).transpose(1, 2).contiguous(), None
 
 
-def _in_blocks(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scaling: float | None) -> Tensor:
-    """Block attention, for long contexts on a CPU: `(1, heads, T, width)`, as wide as the values."""
-    spans, start = [], 0
-    for group in groups:
-        spans += group_spans(start, group.prompt_length, group.lengths, query.shape[1], query.device)
-        start += group.prompt_length + group.completions_length
+def _in_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: list[Group],
+    scaling: float | None,
+    read: list[list[Sequence[int]]] | None = None,
+) -> Tensor:
+    """Block attention, for long contexts on a CPU: `(1, heads, queries, width)`, as wide as the values."""
+    spans, start, query_start = [], 0, 0
+    for number, group in enumerate(groups):
+        queried = [range(each) for each in (group.prompt_length, *group.lengths)] if read is None else read[number]
+        prompt = slice(start, start + group.prompt_length)
+        spans += group_spans(prompt, group.lengths, queried, query_start, query.shape[1], query.device)
+        start = prompt.stop + group.completions_length
+        query_start += sum(map(len, queried))
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     return block_attention(query[0], key[0], value[0], spans, scaling)[None]
 

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from minimind_hf.forward import block_attention, shared_prompt
+from minimind_hf.forward import block_attention, long_attention, shared_prompt
 from minimind_hf.forward.row_layout import RowLayout
 
 GROUPS = {
@@ -42,7 +42,8 @@ def both_ways(groups, dtype, **shape):
 @pytest.fixture(params=[(128, 2**20), (8, 2**20), (8, 1)], ids=["whole", "blocks", "small blocks, one by one"])
 def block_sizes(request, monkeypatch):
     length, weights = request.param
-    monkeypatch.setattr(block_attention, "BLOCK_LENGTH", length)
+    monkeypatch.setattr(block_attention, "LONG_SEQUENCE", length)
+    monkeypatch.setattr(long_attention, "QUERIES_PER_BLOCK", length)
     monkeypatch.setattr(block_attention, "MAX_WEIGHTS", weights)
 
 
@@ -92,9 +93,15 @@ def test_under_autocast_it_computes_in_its_dtype():
 
 def test_every_token_is_in_one_span():
     lengths = [300, 5, 130, 7, 6, 1]
-    spans = block_attention.group_spans(10, 200, lengths, heads=4, device=torch.device("cpu"))
+    everything = [range(length) for length in (200, *lengths)]
+    spans = block_attention.group_spans(
+        slice(10, 210), lengths, everything, query_start=0, heads=4, device=torch.device("cpu")
+    )
     positions = torch.arange(10 + 200 + sum(lengths))
-    seen = [positions[span.tokens] if span.filled is None else span.tokens[span.filled] for span in spans]
+    filled = [getattr(span, "filled", None) for span in spans]
+    seen = [
+        positions[span.tokens] if own is None else span.tokens[own] for span, own in zip(spans, filled, strict=True)
+    ]
     assert sorted(torch.cat(seen).tolist()) == list(range(10, len(positions)))
 
 

@@ -9,7 +9,7 @@ from test_layouts import MODELS, batch_of, ragged_batch
 from tiny import make_policy, random_ids
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForTokenClassification
 
-from minimind_hf.forward import block_attention, scoring_head
+from minimind_hf.forward import block_attention, long_attention, scoring_head
 from minimind_hf.forward.layouts import choose_layout, score_completions
 from minimind_hf.forward.shared_prompt import attach, pack
 from minimind_hf.forward.values import completion_values
@@ -67,12 +67,15 @@ def gradients(model, logps):
     return [p.grad.clone() if p.grad is not None else None for p in model.parameters() if p.requires_grad]
 
 
-@pytest.mark.parametrize("small", [False, True], ids=["fused", "in blocks and chunks"])
+@pytest.mark.parametrize("sequence", [None, 128, 4], ids=["fused", "in blocks", "in blocks, one by one"])
 @pytest.mark.parametrize("layout", ["shared_prompt", "padded", "unpadded"])
-@pytest.mark.parametrize("name", ["minimind", "llama", "qwen2 (biases)", "lora", "checkpointed"])
-def test_every_layout_equals_the_dense_reference(name, layout, small, monkeypatch):
-    if small:
+@pytest.mark.parametrize("name", ["minimind", "llama", "qwen2 (biases)", "lora", "checkpointed", "half frozen"])
+def test_every_layout_equals_the_dense_reference(name, layout, sequence, monkeypatch):
+    """In blocks, the last layer leaves out what nothing reads."""
+    if sequence is not None:
         monkeypatch.setattr(block_attention, "LONG_CONTEXT", 0)
+        monkeypatch.setattr(block_attention, "LONG_SEQUENCE", sequence)
+        monkeypatch.setattr(long_attention, "QUERIES_PER_BLOCK", sequence)
         monkeypatch.setattr(scoring_head, "LOGITS_PER_CHUNK", 3 * 259)
     model = exact(MODELS[name]().double())
     if layout == "shared_prompt":
