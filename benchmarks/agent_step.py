@@ -25,7 +25,7 @@ import torch
 import trl
 from contest import Answer, Phases, contest
 from datasets import Dataset
-from scripted_agent import TOOLS, make_model, make_tokenizer, scripted_turn
+from scripted_agent import TOOLS, make_model, make_tokenizer, scripted_call, scripted_turn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
 from transformers.utils import get_json_schema
 from workloads import DTYPES, WORKLOADS, machine_info, median, print_json
@@ -193,11 +193,12 @@ def lengths(tokenizer: PreTrainedTokenizerBase, answers: dict[str, list[Answer]]
     return {"prompt_tokens": with_tools, "schema_tokens": with_tools - without, "episode_tokens": episode}
 
 
-def prepare(folder: str, turn_length: int, workload: str = "chat") -> PreTrainedTokenizerBase:
+def prepare(folder: str, turn_length: int, answer_lines: int, workload: str = "chat") -> PreTrainedTokenizerBase:
     """Saves the model and the tokenizer, which has trl's template for Qwen3."""
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
-    tokenizer = make_tokenizer(template.read_text(encoding="utf-8"))
-    turn = scripted_turn(tokenizer, turn_length)
+    call = scripted_call(answer_lines)
+    tokenizer = make_tokenizer(template.read_text(encoding="utf-8"), call)
+    turn = scripted_turn(tokenizer, call, turn_length)
     last = tokenizer("</think>\n\n", add_special_tokens=False)["input_ids"][-1]
     make_model(workload, tokenizer, turn, [last]).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -210,11 +211,14 @@ def main() -> None:
     parser.add_argument("--workload", choices=list(WORKLOADS), default="chat", help="its model")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--turn_length", type=int, default=64, help="tokens of each turn, its call included")
+    parser.add_argument(
+        "--answer_lines", type=int, choices=(1, 2, 3), default=1, help="of the tool, some 30 tokens each"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = prepare(folder, args.turn_length, args.workload)
+        tokenizer = prepare(folder, args.turn_length, args.answer_lines, args.workload)
         makers = {side: partial(make_trainer, side, folder, args) for side in args.sides}
         answers = contest(makers, args.repeats, args.threads, {"trl": {"THP_MEM_ALLOC_ENABLE": "0"}})
     check(answers)
@@ -224,6 +228,7 @@ def main() -> None:
             "dtype": args.dtype,
             "peer": f"trl {trl.__version__}",
             "turn_tokens": args.turn_length,
+            "answer_lines": args.answer_lines,
             **lengths(tokenizer, answers),
             **summary(answers),
             **machine_info(),

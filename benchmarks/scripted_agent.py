@@ -19,27 +19,27 @@ from minimind_hf import MiniMindConfig, MiniMindForCausalLM
 VOCAB_SIZE = 6400
 END = "<|im_end|>"
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-CALL = ('\n{"name": "search_notes", ', '"arguments": {"query": "northern harbour", ', '"limit": 3}}\n')
+CALL = ('\n{"name": "search_notes", ', '"arguments": {"query": "northern harbour", ', '"limit": %d}}\n')
 # Sizes of the rows of scripted tokens, of which the first is relative to a usual embedding of unit variance.
 EMBEDDING_SIZE, HEAD_SIZE = 4.0, 2.0
 
 
 def search_notes(query: str, limit: int) -> str:
-    """Searches the notes of this workspace and returns the lines that match best, each with its date and its author.
+    """Searches the notes of this workspace and returns the lines that match best.
 
     Args:
-        query: Words that have to appear in a note. All of them are needed, in any order; case makes no difference.
-        limit: Most lines to return, counted from the best match. At least one and at most twenty.
+        query: Words that have to appear in a note, in any order.
+        limit: Most lines to return, counted from the best match.
     """
     lines = [f"{day} March, {query}: a boat came in with salt and wool, and left before the tide." for day in range(3)]
     return "\n".join(lines[:limit])
 
 
 def convert_amount(amount: float, source: str, target: str) -> str:
-    """Converts an amount of money between two currencies at the rate of the last day on which banks were open.
+    """Converts an amount of money between two currencies at the rate of the last day.
 
     Args:
-        amount: How much to convert, in units of the source currency. Must not be negative.
+        amount: How much to convert, in units of the source currency.
         source: The currency of the amount, as three letters.
         target: The currency that is wanted, as three letters.
     """
@@ -49,12 +49,17 @@ def convert_amount(amount: float, source: str, target: str) -> str:
 TOOLS = [search_notes, convert_amount]
 
 
-def make_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of 6400 tokens, learned from Python's own help texts, with parts of the call as tokens."""
+def scripted_call(answer_lines: int) -> list[str]:
+    """The tokens of a call of `search_notes` that asks for so many lines, up to three."""
+    return ["<tool_call>", *CALL[:-1], CALL[-1] % answer_lines, "</tool_call>"]
+
+
+def make_tokenizer(template: str, call: list[str]) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 6400 tokens, learned from Python's own help texts, with the parts of the call as tokens."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    added = ("<|pad|>", "<|im_start|>", END, *TAGS, *CALL)
+    added = ("<|pad|>", "<|im_start|>", END, *TAGS, *call[1:-1])
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE - len(added),
         show_progress=False,
@@ -68,9 +73,9 @@ def make_tokenizer(template: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def scripted_turn(tokenizer: PreTrainedTokenizerFast, length: int) -> list[int]:
-    """The ids of a turn: words, a call of `search_notes`, and the end. No id occurs twice."""
-    call = tokenizer.convert_tokens_to_ids(["<tool_call>", *CALL, "</tool_call>", END])
+def scripted_turn(tokenizer: PreTrainedTokenizerFast, call: list[str], length: int) -> list[int]:
+    """The ids of a turn: words, the call, and the end. No id occurs twice."""
+    call = tokenizer.convert_tokens_to_ids([*call, END])
     words = sorted(i for token, i in tokenizer.get_vocab().items() if token[:1] == "Ġ" and token[1:].isalpha())
     return random.Random(0).sample(words, length - len(call)) + call
 

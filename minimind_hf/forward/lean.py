@@ -63,13 +63,14 @@ def plain_forwards(model: nn.Module) -> Iterator[None]:
 
 def restore_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
     """Undoes [`replace_forwards`], and returns the modules with the forwards that they had."""
-    replaced = [(module, vars(module)["forward"]) for module in model.modules() if _is_replaced(module)]
+    replaced = [(module, vars(module)["forward"]) for module in model.modules() if is_replaced(module)]
     for module, _ in replaced:
         del module.forward
     return replaced
 
 
-def _is_replaced(module: nn.Module) -> bool:
+def is_replaced(module: nn.Module) -> bool:
+    """Whether [`replace_forwards`] has given a module its forward."""
     return isinstance(vars(module).get("forward"), _Forward)
 
 

@@ -65,31 +65,36 @@ class LongInputs:
         return torch.cat([states[:, prefix], states[:, tokens]], dim=1)
 
     def write_output(self, output: Tensor) -> None:
-        """Writes the attention output of the queries, `(heads, queries, width)`."""
-        for block, head in self._blocks_and_heads():
-            weights = self._weights(block, head).to(self.dtype)
-            read = product(weights, self.values[head, : block.end].t())
-            output[self._heads(head), block.queries] = self._by_head(read)
+        """Writes the attention output of the queries, `(heads, Q, width)`."""
+        for block in self._blocks():
+            scaled = self._rows(self.query, block).to(self.wide) * self.scaling
+            for head, queries in enumerate(scaled):
+                weights = self._weights(queries, block, head).to(self.dtype)
+                read = product(weights, self.values[head, : block.end].t())
+                output[self._heads(head), block.queries] = self._by_head(read)
 
     def add_gradients(self, grad: Tensor, grad_query: Tensor, grad_key: Tensor, grad_value: Tensor) -> None:
         """Adds the gradients of queries, keys and values to those of the rows."""
         of_keys, of_values = (torch.zeros_like(each, dtype=self.wide) for each in (self.keys, self.values))
-        for block, head in self._blocks_and_heads():
-            keys, values = self.keys[head, : block.end], self.values[head, : block.end]
-            query, grad_read = self._rows(self.query, block, head), self._rows(grad, block, head)
-            weights = self._weights(block, head)
-            slopes = product(grad_read, values).to(self.wide)
-            slopes = torch._softmax_backward_data(slopes, weights, -1, self.wide).to(self.dtype)
-            grad_query[self._heads(head), block.queries] = self._by_head(product(slopes, keys.t()).mul_(self.scaling))
-            of_keys[head, : block.end] += product(slopes.t(), query.t()).mul_(self.scaling)
-            of_values[head, : block.end] += product(weights.to(self.dtype).t(), grad_read.t())
+        for block in self._blocks():
+            queries, grads = self._rows(self.query, block), self._rows(grad, block)
+            scaled = queries.to(self.wide) * self.scaling
+            for head in range(len(self.keys)):
+                keys, values = self.keys[head, : block.end], self.values[head, : block.end]
+                weights = self._weights(scaled[head], block, head)
+                slopes = product(grads[head], values).to(self.wide)
+                slopes = torch._softmax_backward_data(slopes, weights, -1, self.wide).to(self.dtype)
+                grad_queries = product(slopes, keys.t()).mul_(self.scaling)
+                grad_query[self._heads(head), block.queries] = self._by_head(grad_queries)
+                of_keys[head, : block.end] += product(slopes.t(), queries[head].t()).mul_(self.scaling)
+                of_values[head, : block.end] += product(weights.to(self.dtype).t(), grads[head].t())
+        prefix, tokens = self.span.prefix, self.span.tokens
+        length = prefix.stop - prefix.start
         for total, own in ((grad_key, of_keys), (grad_value, of_values)):
-            prefix, tokens = self.span.prefix, self.span.tokens
-            length = prefix.stop - prefix.start
             total[:, prefix] += own[:, :length]
             total[:, tokens] += own[:, length:]
 
-    def _blocks_and_heads(self) -> Iterator[tuple[_Block, int]]:
+    def _blocks(self) -> Iterator[_Block]:
         places = torch.tensor(self.span.places) + self.span.prefix.stop - self.span.prefix.start
         for begin in range(0, len(places), QUERIES_PER_BLOCK):
             some = places[begin : begin + QUERIES_PER_BLOCK]
@@ -97,14 +102,11 @@ class LongInputs:
             later = torch.arange(int(some[0]) + 1, end) > some[:, None]
             hides = torch.zeros(later.shape, dtype=self.wide).masked_fill_(later, float("-inf"))
             start = self.span.queries.start + begin
-            block = _Block(slice(start, start + len(some)), end, hides.to(self.query.device))
-            for head in range(len(self.keys)):
-                yield block, head
+            yield _Block(slice(start, start + len(some)), end, hides.to(self.query.device))
 
-    def _weights(self, block: _Block, head: int) -> Tensor:
-        """Attention weights `(R, end)` of the R queries of a block whose heads share this key head."""
-        query = self._rows(self.query, block, head).to(self.wide) * self.scaling
-        scores = product(query, self.wide_keys[head, : block.end])
+    def _weights(self, queries: Tensor, block: _Block, head: int) -> Tensor:
+        """Attention weights `(R, end)` of the R scaled queries of a block whose heads share this key head."""
+        scores = product(queries, self.wide_keys[head, : block.end])
         not_for_all = block.hides.shape[1]
         self._by_head(scores)[..., block.end - not_for_all :].add_(block.hides)
         return scores.softmax(dim=-1)
@@ -112,9 +114,9 @@ class LongInputs:
     def _heads(self, head: int) -> slice:
         return slice(head * self.queries_per_key, (head + 1) * self.queries_per_key)
 
-    def _rows(self, of_heads: Tensor, block: _Block, head: int) -> Tensor:
-        """`(heads, queries, dim)` -> `(R, dim)`, head by head."""
-        return of_heads[self._heads(head), block.queries].reshape(-1, of_heads.shape[-1])
+    def _rows(self, of_heads: Tensor, block: _Block) -> Tensor:
+        """`(heads, Q, dim)` -> `(K, R, dim)`, contiguous; R rows are the queries of one head after the other."""
+        return of_heads[:, block.queries].reshape(len(self.keys), -1, of_heads.shape[-1])
 
     def _by_head(self, rows: Tensor) -> Tensor:
         """`(R, n)` -> `(R / queries, queries, n)`, a view."""

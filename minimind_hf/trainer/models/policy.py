@@ -23,6 +23,7 @@ from ...forward.introspection import (
 )
 from ...forward.layouts import choose_layout
 from ...forward.lean import use_lean_norms, use_onednn
+from ...forward.lean_mlp import use_lean_mlps
 from ...forward.token_batch import made_up_batch
 from ...paths import check_loadable, check_nothing_missing
 from ..distributed.sharding import whole_weights
@@ -264,7 +265,8 @@ def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool) ->
 
 
 def use_lean_modules(model: nn.Module, args: RLConfig) -> None:
-    """On a CPU, enables linear layers and norms that need less time and memory."""
+    """On a CPU, enables linear layers, norms and feed-forwards that need less time and memory."""
     if args.device.type == "cpu" and not args.torch_compile:
         use_onednn(model)
         use_lean_norms(model)
+        use_lean_mlps(model)
