@@ -19,7 +19,7 @@ from minimind_hf.forward import lean_mlp
 from minimind_hf.forward.lean import use_onednn
 from minimind_hf.forward.lean_mlp import use_lean_mlps
 
-SIZES = {"hidden_size": 16, "intermediate_size": 24}
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 2}
 KINDS = {
     LlamaMLP: LlamaConfig,
     MistralMLP: MistralConfig,
