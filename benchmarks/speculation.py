@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from rollout import completion_lengths, scheduler_of
-from scripted_agent import CALL, make_tokenizer
+from scripted_agent import make_tokenizer, scripted_call
 from workloads import DTYPES, NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, machine_info, make_model, median, print_json
 
 from minimind_hf.rollout import Rollout, SamplingParams, TorchEngine
@@ -67,9 +67,10 @@ class Asked:
 
 def make_texts(kind: str, prompt_length: int, length: int) -> tuple[list[Text], int]:
     """Returns what is learned, and the id that ends a turn."""
-    tokenizer = make_tokenizer("")
+    call = scripted_call(answer_lines=3)
+    tokenizer = make_tokenizer("", call)
     end = tokenizer.eos_token_id
-    call = [*tokenizer.convert_tokens_to_ids(["<tool_call>", *CALL, "</tool_call>"]), end]
+    call = [*tokenizer.convert_tokens_to_ids(call), end]
     found = []
     for topic in sorted(topics.values(), key=len, reverse=True)[:PROMPTS]:
         ids = iter(tokenizer(topic, add_special_tokens=False)["input_ids"])
