@@ -146,9 +146,8 @@ def health_rules() -> str:
 
 def _section(rule: Rule) -> str:
     remedies = "\n".join(f"- {remedy}" for remedy in rule.remedies)
-    return (
-        f"### {rule.title}\n\n`{rule.name}`. Reported when {rule.fires}.\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
-    )
+    when = f"`{rule.name}`. Reported when {rule.when()}."
+    return f"### {rule.title}\n\n{when}\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
 
 
 def losses() -> str:

@@ -41,6 +41,7 @@ from transformers import (
 from minimind_hf import PromptDataset, SamplingParams, TorchEngine
 from minimind_hf.agent import Agent, Episode
 from minimind_hf.data.supervised import ConversationRenderer, encode_conversation
+from minimind_hf.language import said
 
 SAMPLES_PER_ROW = 2
 
@@ -194,7 +195,8 @@ def _knows_enough(
     played = zip(rows, play(task, model, tokenizer, rows, samples=1), strict=True)
     share = fmean(task.is_learned(row, episode.messages) for row, episode in played)
     if step % 60 == 0 or share >= enough:
-        print(f"supervised step {step}: {share:.0%} of the episodes go as the worked ones", flush=True)
+        text = "supervised step {step}: {share:.0%} of the episodes go as the worked ones"
+        print(said(text, step=step, share=share), flush=True)
     return share >= enough
 
 

@@ -24,6 +24,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
 from minimind_hf.atomic import whole_file
+from minimind_hf.language import said, speaking
 from minimind_hf.paths import check_model_path
 from minimind_hf.reports.curve import plot_reward_curve
 from minimind_hf.reports.page import write_report
@@ -224,8 +225,9 @@ def start_of_embedded_task(
     """
     before, state = None, PartialState()
     if state.is_main_process:
-        before = measure(folder, args.device) if args.resume_from_checkpoint else make_start()
-        print(f"held-out accuracy before reinforcement learning: {before['accuracy']:.1%}", flush=True)
+        with speaking(args.language):
+            before = measure(folder, args.device) if args.resume_from_checkpoint else make_start()
+        tell(args, "held-out accuracy before reinforcement learning: {accuracy:.1%}", **before)
     state.wait_for_everyone()
     return before
 
@@ -259,7 +261,7 @@ def finish(trainer: Trainer, task: Task) -> dict[str, float] | None:
     if trainer.is_world_process_zero():
         if task.before is not None:
             after = task.measure(output_dir, trainer.args.device)
-            print(f"held-out accuracy after reinforcement learning: {after['accuracy']:.1%}", flush=True)
+            tell(trainer.args, "held-out accuracy after reinforcement learning: {accuracy:.1%}", **after)
             trainer.log({f"eval_{name}": value for name, value in _before_and_after(task, after).items()})
         _write_report(trainer, task)
     if trainer.args.push_to_hub:
@@ -287,10 +289,10 @@ def _write_report(trainer: Trainer, task: Task) -> None:
             title=trainer.args.run_name or folder.resolve().name,
         )
     else:
-        print("no reward was logged (see logging_steps), so there is no reward curve", flush=True)
+        tell(trainer.args, "no reward was logged (see logging_steps), so there is no reward curve")
     with whole_file(folder / STATE_FILE) as path:
         trainer.state.save_to_json(str(path))  # with the accuracies that were logged after training
-    write_report(folder)
+    write_report(folder, language=trainer.args.language)
 
 
 def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, float] | None, seconds: float) -> None:
@@ -303,8 +305,15 @@ def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, 
     result |= rewards_at_start_and_end(trainer.state.log_history)
     result |= {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
     folder = trainer.args.output_dir
-    print("\n".join(closing_lines(folder, folder, task.question)), flush=True)
+    with speaking(trainer.args.language):
+        print("\n".join(closing_lines(folder, folder, task.question)), flush=True)
     print(json.dumps(result), flush=True)
+
+
+def tell(args: RLConfig, text: str, **values: Any) -> None:
+    """Prints a line in the language of the run."""
+    with speaking(args.language):
+        print(said(text, **values), flush=True)
 
 
 def rewards_at_start_and_end(log_history: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from minimind_hf import PromptDataset, SamplingParams, TorchEngine
+from minimind_hf.language import said
 from minimind_hf.rewards.judging import readable_texts
 
 QUESTION = "27 + 35 = ?"  # to try the result with
@@ -163,7 +164,8 @@ def _knows_enough(
 ) -> bool:
     accuracy = measure(model, tokenizer, sums, samples_per_sum=1)
     if step % 20 == 0 or accuracy >= enough:
-        print(f"supervised step {step}: {accuracy:.0%} of sampled answers are right", flush=True)
+        text = "supervised step {step}: {share:.0%} of sampled answers are right"
+        print(said(text, step=step, share=accuracy), flush=True)
     return accuracy >= enough
 
 

@@ -51,9 +51,9 @@ GROUPS = {
         "max_grad_norm optim adam_beta1 adam_beta2 bf16 fp16 torch_compile use_cpu seed"
     ),
     "logs and checkpoints": (
-        "output_dir run_name logging_steps report_to disable_tqdm health log_completions completions_interval "
-        "num_completions_to_print log_unique_prompts debug_mode debug_interval probe_prompts probe_steps "
-        "eval_strategy eval_steps per_device_eval_batch_size save_strategy save_steps save_total_limit "
+        "output_dir run_name logging_steps report_to disable_tqdm health language log_completions "
+        "completions_interval num_completions_to_print log_unique_prompts debug_mode debug_interval probe_prompts "
+        "probe_steps eval_strategy eval_steps per_device_eval_batch_size save_strategy save_steps save_total_limit "
         "load_best_model_at_end metric_for_best_model resume_from_checkpoint push_to_hub hub_model_id"
     ),
 }

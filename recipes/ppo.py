@@ -29,7 +29,7 @@ accuracies on held-out prompts.
 import time
 from collections.abc import Sequence
 
-from common import finish, make_trainer, parse_arguments, prepare_task, print_result
+from common import finish, make_trainer, parse_arguments, prepare_task, print_result, tell
 from embedded_task import MAX_COMPLETION_LENGTH, TEMPERATURE
 from running import run
 from transformers import Trainer
@@ -65,8 +65,8 @@ def print_critic(trainer: Trainer, rollouts: int = 10) -> None:
     logged = [log["explained_variance"] for log in trainer.state.log_history if "explained_variance" in log]
     if logged and trainer.is_world_process_zero():
         last = logged[-rollouts:]
-        over = f"last {len(last)} rollouts" if len(last) > 1 else "last rollout"
-        print(f"explained variance of the critic, {over}: {sum(last) / len(last):.2f}", flush=True)
+        text = "explained variance of the critic, mean of the last {count} rollouts: {mean:.2f}"
+        tell(trainer.args, text, count=len(last), mean=sum(last) / len(last))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 """Fixtures that every part of the suite may use."""
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -14,6 +15,8 @@ from tiny import GRPO, share_of_a, tiny_trainer
 
 from minimind_hf import GRPOConfig, GRPOTrainer
 from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
+
+os.environ["LC_ALL"] = "C.UTF-8"  # runs and reports speak the language of the locale; tests read English
 
 SEVERAL_PROCESSES = {
     "test_agents_distributed.py",

@@ -13,7 +13,7 @@ MOST_LINES = 350
 # `__init__` of a room with rooms inside shows what they hold, so it stands above them.
 FLOORS = (
     ("import_hooks",),
-    ("environment", "event_loop", "atomic", "paths", "import_paths", "bounds", "flags", "tasks"),
+    ("environment", "event_loop", "atomic", "paths", "import_paths", "bounds", "flags", "tasks", "language"),
     ("algorithms", "reports"),
     ("forward", "models", "health"),
     ("rewards",),
@@ -46,7 +46,12 @@ FLOORS = (
     ("cli",),
 )
 # Rooms that import nothing of the project but these
-ALONE = {"algorithms": (), "health": ("atomic", "reports"), "reports": ("atomic",)}
+ALONE = {
+    "algorithms": (),
+    "language": (),
+    "health": ("atomic", "language", "reports"),
+    "reports": ("atomic", "language"),
+}
 
 
 def modules() -> dict[str, Path]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..language import AUTO, LANGUAGES, language, said, speaking
+
 COMPARISON_FILE = "comparison.html"
 SECONDS_BETWEEN_LOOKS = 10
 
@@ -34,6 +36,12 @@ def main(arguments: Sequence[str]) -> int:
         help="write the page again while the runs go on, and let the browser that shows it load it again: every so "
         f"many seconds (default {SECONDS_BETWEEN_LOOKS}), until Ctrl-C",
     )
+    parser.add_argument(
+        "--language",
+        choices=(AUTO, *LANGUAGES),
+        default=AUTO,
+        help="of the page: en, zh, or auto for Chinese where the locale is (default: auto)",
+    )
     options = parser.parse_args(arguments)
     if options.watch is not None and options.watch < 1:
         raise ValueError(f"--watch is {options.watch}. Give a whole number of seconds of at least 1.")
@@ -43,10 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     output = options.output
     if output is None:
         output = options.run_dir[0] / REPORT_FILE if len(options.run_dir) == 1 else Path(COMPARISON_FILE)
-    if options.watch is None:
-        print(f"wrote {write_report(options.run_dir, output)}")
-    else:
-        _watch(options.run_dir, output, options.watch)
+    with speaking(options.language):
+        if options.watch is None:
+            print(said("wrote {path}", path=write_report(options.run_dir, output, language=language())))
+        else:
+            _watch(options.run_dir, output, options.watch)
     return 0
 
 
@@ -55,16 +64,17 @@ def _watch(folders: Sequence[Path], output: Path, seconds: int) -> None:
     from ..reports.page import write_report
     from ..reports.record import has_log, last_change
 
-    print(f"open {output}; it is written again every {seconds} s while its runs go on. Ctrl-C ends this.", flush=True)
+    text = "open {path}; it is written again every {seconds} s while its runs go on. Ctrl-C ends this."
+    print(said(text, path=output, seconds=seconds), flush=True)
     seen = None
     try:
         while True:
             changed = [last_change(folder) for folder in folders]
             if changed != seen and all(map(has_log, folders)):
-                write_report(folders, output, refresh=seconds)
-                print(f"{time.strftime('%H:%M:%S')} wrote {output}", flush=True)
+                write_report(folders, output, seconds, language())
+                print(said("{time} wrote {path}", time=time.strftime("%H:%M:%S"), path=output), flush=True)
                 seen = changed
             time.sleep(seconds)
     except KeyboardInterrupt:
         if seen is not None:
-            print(f"wrote {write_report(folders, output)}")
+            print(said("wrote {path}", path=write_report(folders, output, language=language())))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the logs of a run look like when something is wrong: the curves, the limits, and a check for each rule.
 
-A check is a pure function of the curves so far and the limits. It returns what it found, in numbers, or `None`.
+A check is a pure function of the curves so far and the limits. It returns what it found, or `None`.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pvariance
+
+from ..language import Text, Texts
+from .curves import Curves
 
 
 @dataclass(frozen=True)
@@ -43,31 +45,6 @@ class Limits:
 
 
 LIMITS = Limits()
-
-
-class Curves:
-    """The metrics of a run, log by log."""
-
-    def __init__(self, logs: Sequence[Mapping[str, float]] = ()):
-        self._values: dict[str, list[float]] = {}
-        for log in logs:
-            self.add(log)
-
-    def add(self, log: Mapping[str, float]) -> None:
-        for name, value in log.items():
-            if isinstance(value, int | float):
-                self._values.setdefault(name, []).append(float(value))
-
-    def count(self, name: str) -> int:
-        return len(self._values.get(name, ()))
-
-    def first(self, name: str, number: int) -> list[float]:
-        """The first `number` values of a metric; an empty list if there are fewer."""
-        return self._values[name][:number] if self.count(name) >= number > 0 else []
-
-    def last(self, name: str, number: int) -> list[float]:
-        """The last `number` values of a metric; an empty list if there are fewer."""
-        return self._values[name][-number:] if self.count(name) >= number > 0 else []
 
 
 # Used by several rules
@@ -128,38 +105,42 @@ def _text_has_broken(curves: Curves, limits: Limits) -> bool:
 # The rules
 
 
-def reward_missing(curves: Curves, limits: Limits) -> str | None:
+def reward_missing(curves: Curves, limits: Limits) -> Text | None:
     logs = curves.count("completions/mean_length")
     if logs < limits.few or curves.count("reward") > 0:
         return None
-    return f"in {logs} logs no completion got a reward: every reward function returned None for all of them"
+    return Text(
+        "in {logs} logs no completion got a reward: every reward function returned None for all of them", logs=logs
+    )
 
 
-def reward_constant(curves: Curves, limits: Limits) -> str | None:
+def reward_constant(curves: Curves, limits: Limits) -> Text | None:
     if not _is_constant(curves, limits):
         return None
-    reward = curves.last("reward", 1)[0]
-    return f"every completion of the last {limits.reward_is_constant_over} logs got the reward {reward:.4g}"
+    reward, logs = curves.last("reward", 1)[0], limits.reward_is_constant_over
+    return Text("every completion of the last {logs} logs got the reward {reward:.4g}", logs=logs, reward=reward)
 
 
-def reward_negative(curves: Curves, limits: Limits) -> str | None:
+def reward_negative(curves: Curves, limits: Limits) -> Text | None:
     highest = curves.last("reward_max", limits.reward_negative_over)
     if not highest or max(highest) >= 0 or has_risen(curves, limits) or _is_constant(curves, limits):
         return None
-    return f"the highest reward of the last {len(highest)} logs is {max(highest):.3g}, and the mean is not rising"
+    text = "the highest reward of the last {logs} logs is {highest:.3g}, and the mean is not rising"
+    return Text(text, logs=len(highest), highest=max(highest))
 
 
-def reward_flat(curves: Curves, limits: Limits) -> str | None:
+def reward_flat(curves: Curves, limits: Limits) -> Text | None:
     window = limits.reward_window
     if curves.count("reward") < limits.reward_flat_over or _is_constant(curves, limits):
         return None
     if abs(_change_in_errors(curves, limits, window)) > limits.significance / 2:
         return None
     start, end = fmean(curves.first("reward", window)), fmean(curves.last("reward", window))
-    return f"after {curves.count('reward')} logs the mean reward is {end:.4g}; at the start it was {start:.4g}"
+    text = "after {logs} logs the mean reward is {end:.4g}; at the start it was {start:.4g}"
+    return Text(text, logs=curves.count("reward"), end=end, start=start)
 
 
-def reward_fell(curves: Curves, limits: Limits) -> str | None:
+def reward_fell(curves: Curves, limits: Limits) -> Text | None:
     window = limits.some
     recent = curves.last("reward", min(curves.count("reward"), 10 * window))
     spread = curves.first("reward_std", window)
@@ -171,40 +152,45 @@ def reward_fell(curves: Curves, limits: Limits) -> str | None:
     fall = fmean(best) - fmean(now)
     if fall <= max(limits.significance * error, limits.reward_fall_share * fmean(spread)):
         return None
-    return f"the mean reward over {window} logs went from {fmean(best):.4g} to {fmean(now):.4g}"
+    text = "the mean reward over {logs} logs went from {best:.4g} to {now:.4g}"
+    return Text(text, logs=window, best=fmean(best), now=fmean(now))
 
 
-def no_group_variance(curves: Curves, limits: Limits) -> str | None:
+def no_group_variance(curves: Curves, limits: Limits) -> Text | None:
     share = _mean_of_last(curves, "frac_reward_zero_std", limits.some)
     if share is None or share < limits.groups_without_variance or curves.count("reward") == 0:
         return None
     if _is_constant(curves, limits) or _is_solved(curves, limits):
         return None
-    return f"in {share:.0%} of the groups of the last {limits.some} logs all rewards are equal"
+    text = "in {share:.0%} of the groups of the last {logs} logs all rewards are equal"
+    return Text(text, share=share, logs=limits.some)
 
 
-def reward_hacking(curves: Curves, limits: Limits) -> str | None:
+def reward_hacking(curves: Curves, limits: Limits) -> Text | None:
     if not has_risen(curves, limits):
         return None
     kl = curves.last("kl_ref", limits.some)
     if kl and median(kl) > limits.kl_to_reference:
-        return f"the reward is rising while kl_ref is {median(kl):.3g} (limit {limits.kl_to_reference:g})"
+        text = "the reward is rising while kl_ref is {kl:.3g} (limit {limit:g})"
+        return Text(text, kl=median(kl), limit=limits.kl_to_reference)
     if _text_has_broken(curves, limits):
         repeated = _mean_of_last(curves, "completions/repetition", limits.some)
-        return f"the reward is rising while {repeated:.0%} of the 4-grams of the completions repeat earlier ones"
+        text = "the reward is rising while {share:.0%} of the 4-grams of the completions repeat earlier ones"
+        return Text(text, share=repeated)
     return None
 
 
-def kl_growing(curves: Curves, limits: Limits) -> str | None:
+def kl_growing(curves: Curves, limits: Limits) -> Text | None:
     kl = curves.last("kl_ref", limits.some)  # median: a single token can make the mean of a small batch large
     if not kl or median(kl) <= limits.kl_to_reference:
         return None
     if has_risen(curves, limits) or _has_risen_early(curves, limits):
         return None
-    return f"the median kl_ref of the last {limits.some} logs is {median(kl):.3g} nats per token"
+    text = "the median kl_ref of the last {logs} logs is {kl:.3g} nats per token"
+    return Text(text, logs=limits.some, kl=median(kl))
 
 
-def nothing_learned(curves: Curves, limits: Limits) -> str | None:
+def nothing_learned(curves: Curves, limits: Limits) -> Text | None:
     if curves.count("loss") < limits.still_policy_over:
         return None
     clipped = curves.last("clip_ratio/region_mean", limits.some) or curves.last("clip_fraction", limits.some)
@@ -216,61 +202,75 @@ def nothing_learned(curves: Curves, limits: Limits) -> str | None:
         still = bool(gradients) and max(gradients) < limits.still_policy_kl
     if not still or not clipped or max(clipped) > 0 or _is_constant(curves, limits):
         return None
-    found = f"kl_ref is {max(kl):.2g}" if kl else "the gradient has always been 0"
-    return f"after {curves.count('loss')} logs {found} and no token was clipped: the policy is where it started"
+    logs = curves.count("loss")
+    if not kl:
+        text = (
+            "after {logs} logs the gradient has always been 0 and no token was clipped: the policy is where it started"
+        )
+        return Text(text, logs=logs)
+    text = "after {logs} logs kl_ref is {kl:.2g} and no token was clipped: the policy is where it started"
+    return Text(text, logs=logs, kl=max(kl))
 
 
-def completions_short(curves: Curves, limits: Limits) -> str | None:
+def completions_short(curves: Curves, limits: Limits) -> Text | None:
     length = _mean_of_last(curves, "completions/mean_length", limits.few)
     if length is None:
         return None
     start = fmean(curves.first("completions/mean_length", limits.few))
     has_shrunk = length < limits.shrunk_to * start and length < limits.shrunk_tokens
     if has_shrunk:
-        return f"completions have {length:.1f} tokens on average; at the start they had {start:.1f}"
+        text = "completions have {length:.1f} tokens on average; at the start they had {start:.1f}"
+        return Text(text, length=length, start=start)
     if length <= limits.empty_tokens:
-        return f"completions have {length:.1f} tokens on average, including the EOS"
+        return Text("completions have {length:.1f} tokens on average, including the EOS", length=length)
     return None
 
 
-def completions_truncated(curves: Curves, limits: Limits) -> str | None:
+def completions_truncated(curves: Curves, limits: Limits) -> Text | None:
     share = _mean_of_last(curves, "completions/clipped_ratio", limits.some)
     if share is None or share < limits.truncated:
         return None
-    return f"{share:.0%} of the completions of the last {limits.some} logs were cut off before they ended"
+    text = "{share:.0%} of the completions of the last {logs} logs were cut off before they ended"
+    return Text(text, share=share, logs=limits.some)
 
 
-def completions_repeating(curves: Curves, limits: Limits) -> str | None:
+def completions_repeating(curves: Curves, limits: Limits) -> Text | None:
     share = _mean_of_last(curves, "completions/repetition", limits.some)
     if share is None or share < limits.repeated:
         return None
-    return f"{share:.0%} of the 4-grams of the completions repeat earlier ones of the same completion"
+    return Text(
+        "{share:.0%} of the 4-grams of the completions repeat earlier ones of the same completion", share=share
+    )
 
 
-def thinking_missing(curves: Curves, limits: Limits) -> str | None:
+def thinking_missing(curves: Curves, limits: Limits) -> Text | None:
     few = curves.last("completions/thinking_closed", limits.few)
     share = 0.0 if few and max(few) == 0 else _mean_of_last(curves, "completions/thinking_closed", limits.some)
     if share is None or share > limits.thinking_closed:
         return None
-    return f"{share:.0%} of the completions whose prompt opens <think> contain </think>"
+    return Text("{share:.0%} of the completions whose prompt opens <think> contain </think>", share=share)
 
 
-def sampling_certain(curves: Curves, limits: Limits) -> str | None:
+def sampling_certain(curves: Curves, limits: Limits) -> Text | None:
     start = curves.first("entropy", limits.few)
     if not start or curves.count("entropy") > 2 * limits.few or fmean(start) >= limits.certain_entropy:
         return None
-    return f"the entropy of the first {limits.few} logs is {fmean(start):.2g} nats per token: almost nothing is random"
+    text = "the entropy of the first {logs} logs is {entropy:.2g} nats per token: almost nothing is random"
+    return Text(text, logs=limits.few, entropy=fmean(start))
 
 
-def critic_useless(curves: Curves, limits: Limits) -> str | None:
+def critic_useless(curves: Curves, limits: Limits) -> Text | None:
     window = limits.critic_over
     explained = _mean_of_last(curves, "explained_variance", window)
     if explained is None or curves.count("explained_variance") < window + limits.some or explained >= 0:
         return None
-    return f"the critic's explained variance is {explained:.2f} over the last {window} rollouts, worse than a constant"
+    text = (
+        "the critic's explained variance is {explained:.2f} over the last {rollouts} rollouts, worse than a constant"
+    )
+    return Text(text, explained=explained, rollouts=window)
 
 
-def critic_loss_not_falling(curves: Curves, limits: Limits) -> str | None:
+def critic_loss_not_falling(curves: Curves, limits: Limits) -> Text | None:
     window = limits.critic_over
     explained = _mean_of_last(curves, "explained_variance", window)
     if explained is None or curves.count("explained_variance") < 2 * window:
@@ -280,50 +280,54 @@ def critic_loss_not_falling(curves: Curves, limits: Limits) -> str | None:
     start, end = fmean(curves.first("critic_loss", window)), fmean(curves.last("critic_loss", window))
     if end < limits.critic_falls_to * start:
         return None
-    return f"critic_loss went from {start:.3g} to {end:.3g}, and the critic explains {explained:.0%} of the returns"
+    text = "critic_loss went from {start:.3g} to {end:.3g}, and the critic explains {explained:.0%} of the returns"
+    return Text(text, start=start, end=end, explained=explained)
 
 
-def engine_mismatch(curves: Curves, limits: Limits) -> str | None:
+def engine_mismatch(curves: Curves, limits: Limits) -> Text | None:
     k3 = _mean_of_last(curves, "sampling/k3", limits.few)
     if k3 is None or k3 < limits.engine_k3:
         return None
-    return f"engine and trainer differ by a KL of {k3:.2g} nats per token on the same completions"
+    return Text("engine and trainer differ by a KL of {k3:.2g} nats per token on the same completions", k3=k3)
 
 
-def calls_unparsed(curves: Curves, limits: Limits) -> str | None:
+def calls_unparsed(curves: Curves, limits: Limits) -> Text | None:
     share = _mean_of_last(curves, "tools/failed/unparsed", limits.some)
     if share is None or share < limits.calls_failed:
         return None
-    return f"{share:.0%} of the calls of the last {limits.some} logs could not be read"
+    return Text("{share:.0%} of the calls of the last {logs} logs could not be read", share=share, logs=limits.some)
 
 
-def tools_failing(curves: Curves, limits: Limits) -> str | None:
+def tools_failing(curves: Curves, limits: Limits) -> Text | None:
     failed = _mean_of_last(curves, "tools/failure_frequency", limits.some)
     unparsed = _mean_of_last(curves, "tools/failed/unparsed", limits.some) or 0.0
     if failed is None or failed - unparsed < limits.calls_failed:
         return None
-    kinds = {kind: _mean_of_last(curves, f"tools/failed/{kind}", limits.some) or 0.0 for kind in _TOOL_FAILURES}
-    parts = ", ".join(f"{share:.0%} {_TOOL_FAILURES[kind]}" for kind, share in kinds.items() if share > 0)
-    return f"{failed - unparsed:.0%} of the calls of the last {limits.some} logs could be read and failed ({parts})"
+    shares = {kind: _mean_of_last(curves, f"tools/failed/{kind}", limits.some) or 0.0 for kind in TOOL_FAILURES}
+    kinds = Texts(*(Text(TOOL_FAILURES[kind], share=share) for kind, share in shares.items() if share > 0))
+    text = "{share:.0%} of the calls of the last {logs} logs could be read and failed ({kinds})"
+    return Text(text, share=failed - unparsed, logs=limits.some, kinds=kinds)
 
 
-_TOOL_FAILURES = {
-    "unknown": "name a tool that there is not",
-    "arguments": "have wrong arguments",
-    "raised": "raised an error",
-    "timeout": "took too long",
+TOOL_FAILURES = {
+    "unknown": "{share:.0%} name a tool that there is not",
+    "arguments": "{share:.0%} have wrong arguments",
+    "raised": "{share:.0%} raised an error",
+    "timeout": "{share:.0%} took too long",
 }
 
 
-def episodes_endless(curves: Curves, limits: Limits) -> str | None:
+def episodes_endless(curves: Curves, limits: Limits) -> Text | None:
     share = _mean_of_last(curves, "episodes/reached_max_turns", limits.some)
     if share is None or share < limits.at_max_turns:
         return None
-    return f"{share:.0%} of the episodes of the last {limits.some} logs were stopped at max_turns"
+    text = "{share:.0%} of the episodes of the last {logs} logs were stopped at max_turns"
+    return Text(text, share=share, logs=limits.some)
 
 
-def observations_crowding(curves: Curves, limits: Limits) -> str | None:
+def observations_crowding(curves: Curves, limits: Limits) -> Text | None:
     share = _mean_of_last(curves, "episodes/observation_share", limits.some)
     if share is None or share < limits.observed:
         return None
-    return f"{share:.0%} of the tokens of the episodes of the last {limits.some} logs are answers of tools"
+    text = "{share:.0%} of the tokens of the episodes of the last {logs} logs are answers of tools"
+    return Text(text, share=share, logs=limits.some)

@@ -6,11 +6,13 @@ logs. A run keeps its messages in OUTPUT_DIR/health.jsonl, from where [`read_hea
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..language import LANGUAGES, Text, Texts, chosen, said, speaking
 from ..reports.record import HEALTH_FILE, read_lines
-from .checks import LIMITS, Curves, Limits
+from .checks import LIMITS, Limits
+from .curves import Curves
 from .rules import RULES, Rule
 
 EPISODE_ENDS_AFTER = 10  # logs in a row to which the rule does not apply
@@ -26,6 +28,8 @@ class HealthMessage:
         title (`str`): What is wrong.
         found (`str`): The numbers.
         advice (`str`): What to try.
+        language (`str`): In which language that is.
+        texts (`dict[str, str]`): The whole message in every language, for reports.
     """
 
     step: int
@@ -33,17 +37,38 @@ class HealthMessage:
     title: str
     found: str
     advice: str
+    language: str = "en"
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        return f"{self.title}: {self.found}. Try: {self.advice}."
+        with speaking(self.language):
+            return said("{title}: {found}. Try: {advice}.", title=self.title, found=self.found, advice=self.advice)
 
     def __str__(self) -> str:
-        return f"step {self.step}: {self.text}"
+        with speaking(self.language):
+            return said("step {step}: {message}", step=self.step, message=self.text)
 
 
-def message_of(rule: Rule, step: int, found: str) -> HealthMessage:
-    return HealthMessage(step, rule.name, rule.title, found, "; or ".join(rule.remedies))
+def message_of(
+    rule: Rule, step: int, found: Text | Texts | str, language: str = "en", remedies: Sequence[str] = ()
+) -> HealthMessage:
+    """The message of a rule.
+
+    Args:
+        rule ([`Rule`]): What applies.
+        step (`int`): When.
+        found (`Text`): What it found.
+        language (`str`): `"en"` or `"zh"`.
+        remedies (`Sequence[str]`): What to try, if not what the rule says.
+    """
+
+    def worded(language: str) -> HealthMessage:
+        with speaking(language):
+            advice = str(Texts(*map(Text, remedies or rule.remedies), between="; or "))
+            return HealthMessage(step, rule.name, said(rule.title), str(found), advice, language)
+
+    return replace(worded(language), texts={each: worded(each).text for each in LANGUAGES})
 
 
 class HealthMonitor:
@@ -52,11 +77,13 @@ class HealthMonitor:
     Args:
         rules (`Sequence[Rule]`): What to look for.
         limits ([`Limits`]): Their thresholds.
+        language (`str`): Of its messages: `"en"`, `"zh"` or `"auto"`.
     """
 
-    def __init__(self, rules: Sequence[Rule] = RULES, limits: Limits = LIMITS):
+    def __init__(self, rules: Sequence[Rule] = RULES, limits: Limits = LIMITS, language: str = "en"):
         self.rules = rules
         self.limits = limits
+        self.language = chosen(language)
         self.curves = Curves()
         self._quiet_for: dict[str, int] = {}  # for each rule in an episode: logs since it last applied
 
@@ -70,7 +97,7 @@ class HealthMonitor:
                 self._end_if_quiet(rule.name)
                 continue
             if rule.name not in self._quiet_for:
-                messages.append(message_of(rule, step, found))
+                messages.append(message_of(rule, step, found, self.language))
             self._quiet_for[rule.name] = 0
         return messages
 

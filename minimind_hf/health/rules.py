@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of training health as a table: what is wrong, when that is reported, why it matters, what to try.
 
-docs/troubleshooting.md is generated from it.
+docs/troubleshooting.md is generated from it. The Chinese of every text is in `language/chinese/health.py`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from ..language import Text, said
 from . import checks
-from .checks import LIMITS, Curves, Limits
+from .checks import LIMITS, Limits
+from .curves import Curves
 
-Check = Callable[[Curves, Limits], str | None]
+Check = Callable[[Curves, Limits], Text | str | None]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Rule:
         name (`str`): Identifies the rule in files.
         title (`str`): What is wrong.
         check (`Callable`): Returns what it found, with numbers, or `None`.
-        fires (`str`): When the rule applies, in words, for the documentation.
+        fires (`str`): When the rule applies, for the documentation; limits stand in it by their names.
         means (`str`): Why it matters.
         remedies (`tuple[str, ...]`): What to try, the most promising first.
     """
@@ -32,6 +34,10 @@ class Rule:
     fires: str
     means: str
     remedies: tuple[str, ...]
+
+    def when(self) -> str:
+        """When the rule applies, in the language that is spoken."""
+        return said(self.fires, **asdict(LIMITS))
 
 
 NOT_FINITE = "not_finite"
@@ -56,7 +62,7 @@ RULES: tuple[Rule, ...] = (
         "reward_missing",
         "No completion gets a reward",
         checks.reward_missing,
-        f"no completion of the first {LIMITS.few} logs got a reward, because every reward function returned None",
+        "no completion of the first {few} logs got a reward, because every reward function returned None",
         "A completion without a reward is left out. If all of them are, there is nothing to learn from.",
         (
             "check the column that the reward compares with: rows without a reference get None",
@@ -67,8 +73,8 @@ RULES: tuple[Rule, ...] = (
         "thinking_missing",
         "Completions do not close their thinking",
         checks.thinking_missing,
-        f"among the completions whose prompt opens `<think>`, none of {LIMITS.few} logs, or at most "
-        f"{LIMITS.thinking_closed:.0%} of {LIMITS.some} logs, contain `</think>`",
+        "among the completions whose prompt opens `<think>`, none of {few} logs, or at most "
+        "{thinking_closed:.0%} of {some} logs, contain `</think>`",
         "A reward that reads the answer after the thinking finds none, and other messages may follow from that.",
         (
             "set thinking_ratio=0 if the model was not trained to think",
@@ -80,8 +86,7 @@ RULES: tuple[Rule, ...] = (
         "reward_constant",
         "The reward is constant",
         checks.reward_constant,
-        f"every completion of {LIMITS.reward_is_constant_over} logs got the same reward, which is no higher than at "
-        "the start",
+        "every completion of {reward_is_constant_over} logs got the same reward, which is no higher than at the start",
         "If all rewards are equal, no completion is preferred and there is no gradient.",
         (
             "print completions and rewards (debug_mode=True): the reward may not be given the right text or column",
@@ -92,7 +97,7 @@ RULES: tuple[Rule, ...] = (
         "reward_negative",
         "All rewards are negative",
         checks.reward_negative,
-        f"every reward of {LIMITS.reward_negative_over} logs was below 0, and their mean is not rising",
+        "every reward of {reward_negative_over} logs was below 0, and their mean is not rising",
         "Negative rewards do no harm by themselves, since only differences count. But if they do not rise, the policy "
         "may be unable to earn anything, or a reward model may be loaded incorrectly or use another scale than the "
         "other rewards.",
@@ -106,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         "reward_flat",
         "The reward does not move",
         checks.reward_flat,
-        f"after {LIMITS.reward_flat_over} logs, the means of the first and the last {LIMITS.reward_window} differ by "
+        "after {reward_flat_over} logs, the means of the first and the last {reward_window} differ by "
         "no more than chance would explain",
         "The policy gets no signal that it can follow, or follows it too slowly for the change to show.",
         (
@@ -119,8 +124,8 @@ RULES: tuple[Rule, ...] = (
         "reward_fell",
         "The reward has fallen",
         checks.reward_fell,
-        f"the mean of the last {LIMITS.some} logs is below the best one by more than {LIMITS.significance:g} standard "
-        f"errors and by more than {LIMITS.reward_fall_share:g} of the reward's standard deviation at the start",
+        "the mean of the last {some} logs is below the best one by more than {significance:g} standard "
+        "errors and by more than {reward_fall_share:g} of the reward's standard deviation at the start",
         "The policy has left the region where it earned its rewards, usually because its steps were too large.",
         ("lower learning_rate", "go back to an earlier checkpoint", "raise beta (GRPO) or kl_coef (PPO)"),
     ),
@@ -128,8 +133,8 @@ RULES: tuple[Rule, ...] = (
         "no_group_variance",
         "Groups have no variance",
         checks.no_group_variance,
-        f"at least {LIMITS.groups_without_variance:.0%} of the groups of {LIMITS.some} logs have equal rewards, and "
-        f"the reward has not risen by {LIMITS.solved_share:.0%} of the distance from its start to the highest reward "
+        "at least {groups_without_variance:.0%} of the groups of {some} logs have equal rewards, and "
+        "the reward has not risen by {solved_share:.0%} of the distance from its start to the highest reward "
         "(a task that the run has solved may end like this)",
         "GRPO learns from the differences between the completions of one prompt. Without any, their time is wasted.",
         (
@@ -142,8 +147,8 @@ RULES: tuple[Rule, ...] = (
         "reward_hacking",
         "The reward is being hacked",
         checks.reward_hacking,
-        f"the reward has risen, and either the median kl_ref of {LIMITS.some} logs is above "
-        f"{LIMITS.kl_to_reference:g} or the completions have begun to repeat themselves",
+        "the reward has risen, and either the median kl_ref of {some} logs is above "
+        "{kl_to_reference:g} or the completions have begun to repeat themselves",
         "The policy has found text that scores well and is no longer language: the reward measures something other "
         "than what you want.",
         (
@@ -156,7 +161,7 @@ RULES: tuple[Rule, ...] = (
         "kl_growing",
         "The policy is drifting away from its reference",
         checks.kl_growing,
-        f"the median kl_ref of {LIMITS.some} logs is above {LIMITS.kl_to_reference:g} nats per token, and the reward "
+        "the median kl_ref of {some} logs is above {kl_to_reference:g} nats per token, and the reward "
         "has not risen in return",
         "The policy moves, but not towards higher rewards.",
         ("lower learning_rate", "raise beta (GRPO) or kl_coef (PPO)"),
@@ -165,7 +170,7 @@ RULES: tuple[Rule, ...] = (
         "nothing_learned",
         "Nothing is being learned",
         checks.nothing_learned,
-        f"after {LIMITS.still_policy_over} logs, kl_ref is below {LIMITS.still_policy_kl:g} (without a reference "
+        "after {still_policy_over} logs, kl_ref is below {still_policy_kl:g} (without a reference "
         "model: the gradient always was) and the clip fraction is 0",
         "The policy is still where it started.",
         (
@@ -178,8 +183,8 @@ RULES: tuple[Rule, ...] = (
         "completions_short",
         "Completions are very short",
         checks.completions_short,
-        f"the mean length of {LIMITS.few} logs is below {LIMITS.shrunk_tokens:g} tokens and below "
-        f"{LIMITS.shrunk_to:.0%} of that at the start, or at most {LIMITS.empty_tokens:g} tokens, which is little "
+        "the mean length of {few} logs is below {shrunk_tokens:g} tokens and below "
+        "{shrunk_to:.0%} of that at the start, or at most {empty_tokens:g} tokens, which is little "
         "more than the EOS token",
         "The policy stops at once: it was trained too little, or stopping early costs it less than trying.",
         (
@@ -192,8 +197,7 @@ RULES: tuple[Rule, ...] = (
         "completions_truncated",
         "Completions do not end",
         checks.completions_truncated,
-        f"at least {LIMITS.truncated:.0%} of the completions of {LIMITS.some} logs were cut off at "
-        "max_completion_length",
+        "at least {truncated:.0%} of the completions of {some} logs were cut off at max_completion_length",
         "A completion that is cut off has no answer, so its reward says little, and it takes the longest time that a "
         "completion can take.",
         (
@@ -206,8 +210,7 @@ RULES: tuple[Rule, ...] = (
         "completions_repeating",
         "Completions repeat themselves",
         checks.completions_repeating,
-        f"at least {LIMITS.repeated:.0%} of the 4-grams of tokens of {LIMITS.some} logs occurred earlier in their "
-        "completion",
+        "at least {repeated:.0%} of the 4-grams of tokens of {some} logs occurred earlier in their completion",
         "The model is in a loop: the policy is too certain, or the model is too small for such long texts.",
         (
             "add the signal 'repetition' (for Chinese 'repetition_cjk') to the rewards",
@@ -219,7 +222,7 @@ RULES: tuple[Rule, ...] = (
         "sampling_certain",
         "Sampling is nearly deterministic",
         checks.sampling_certain,
-        f"the mean entropy of the first {LIMITS.few} logs is below {LIMITS.certain_entropy:g} nats per token",
+        "the mean entropy of the first {few} logs is below {certain_entropy:g} nats per token",
         "All completions of a prompt are nearly the same, so nothing new is ever tried.",
         ("raise temperature (the default is 0.8)", "start from a checkpoint that is less certain"),
     ),
@@ -227,8 +230,7 @@ RULES: tuple[Rule, ...] = (
         "critic_useless",
         "The critic is worse than a constant",
         checks.critic_useless,
-        f"the mean explained_variance of {LIMITS.critic_over} rollouts is below 0, not counting the first "
-        f"{LIMITS.some}",
+        "the mean explained_variance of {critic_over} rollouts is below 0, not counting the first {some}",
         "Its values add noise to the advantages instead of removing it.",
         (
             "raise critic_learning_rate",
@@ -241,8 +243,8 @@ RULES: tuple[Rule, ...] = (
         "critic_loss_not_falling",
         "The critic does not learn",
         checks.critic_loss_not_falling,
-        f"over {LIMITS.critic_over} logs, critic_loss is no lower than at the start and explained_variance is below "
-        f"{LIMITS.critic_explains:g}",
+        "over {critic_over} logs, critic_loss is no lower than at the start and explained_variance is below "
+        "{critic_explains:g}",
         "The advantages are then hardly better than whitened rewards.",
         (
             "raise critic_learning_rate",
@@ -254,7 +256,7 @@ RULES: tuple[Rule, ...] = (
         "engine_mismatch",
         "Engine and trainer disagree",
         checks.engine_mismatch,
-        f"the mean sampling/k3 of {LIMITS.few} logs is above {LIMITS.engine_k3:g}",
+        "the mean sampling/k3 of {few} logs is above {engine_k3:g}",
         "The engine does not sample from the model that is being trained: the model has dropout, which only the "
         "update applies (the trainer warns of this before it starts), its weights are stale, or its precision, chat "
         "template or position encoding differs.",
@@ -269,8 +271,7 @@ RULES: tuple[Rule, ...] = (
         "calls_unparsed",
         "Calls of tools cannot be read",
         checks.calls_unparsed,
-        f"at least {LIMITS.calls_failed:.0%} of the calls of {LIMITS.some} logs do not have the form that the chat "
-        "template teaches",
+        "at least {calls_failed:.0%} of the calls of {some} logs do not have the form that the chat template teaches",
         "The policy tries to use its tools and does not know how to write a call; each attempt costs a turn.",
         (
             "read the calls (debug_mode=True): they may be cut off by max_turn_length",
@@ -282,7 +283,7 @@ RULES: tuple[Rule, ...] = (
         "tools_failing",
         "Tools fail",
         checks.tools_failing,
-        f"at least {LIMITS.calls_failed:.0%} of the calls of {LIMITS.some} logs can be read, but name no tool, have "
+        "at least {calls_failed:.0%} of the calls of {some} logs can be read, but name no tool, have "
         "wrong arguments, raise an error or take too long",
         "An error says little that helps with the task, so the policy learns to do without the tool.",
         (
@@ -295,7 +296,7 @@ RULES: tuple[Rule, ...] = (
         "episodes_endless",
         "Episodes do not end",
         checks.episodes_endless,
-        f"at least {LIMITS.at_max_turns:.0%} of the episodes of {LIMITS.some} logs were stopped at max_turns",
+        "at least {at_max_turns:.0%} of the episodes of {some} logs were stopped at max_turns",
         "The policy keeps calling tools and never answers, so its reward says little.",
         (
             "raise max_turns",
@@ -307,7 +308,7 @@ RULES: tuple[Rule, ...] = (
         "observations_crowding",
         "Answers of tools crowd out the policy",
         checks.observations_crowding,
-        f"at least {LIMITS.observed:.0%} of the tokens of the episodes of {LIMITS.some} logs are answers of tools "
+        "at least {observed:.0%} of the tokens of the episodes of {some} logs are answers of tools "
         "or of an environment",
         "Answers count in max_completion_length and are computed in every update, but nothing is learned from them.",
         (

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..atomic import whole_file
+from ..language import AUTO, language, speaking
 from .curves import drawn, zero_everywhere
 from .histograms import histograms
 from .packed import ROOM_FOR_TOKENS, asset, fitted, packed_json, plotting_library
@@ -38,7 +39,10 @@ _TEMPLATES = Environment(
 
 
 def write_report(
-    run_dir: str | Path | Sequence[str | Path], path: str | Path | None = None, refresh: int | None = None
+    run_dir: str | Path | Sequence[str | Path],
+    path: str | Path | None = None,
+    refresh: int | None = None,
+    language: str = AUTO,
 ) -> Path:
     """Writes the report of a run, or of several on one page. An earlier report stays until the new one is complete.
 
@@ -46,6 +50,7 @@ def write_report(
         run_dir (`str`, `Path` or a list of them): The output folder of a run, which may be going on; or several.
         path (`str` or `Path`, *optional*): The page; `report.html` in the folder of a single run if unset.
         refresh (`int`, *optional*): Seconds after which a browser that shows the page loads it again.
+        language (`str`): `"en"`, `"zh"`, or `"auto"` for that of the locale.
 
     Returns:
         `Path`: The page.
@@ -58,13 +63,13 @@ def write_report(
         raise ValueError(f"There are {len(folders)} runs and path is {path}. Give one run, or several and a path.")
     runs = [read_run(folder) for folder in folders]
     path = Path(path) if path else Path(folders[0]) / REPORT_FILE
-    with whole_file(path) as unfinished:
+    with whole_file(path) as unfinished, speaking(language):
         unfinished.write_text(render(*runs, refresh=refresh), encoding="utf-8")
     return path
 
 
 def render(*runs: RunRecord, refresh: int | None = None) -> str:
-    """The page as text: of one run, or of several that are compared."""
+    """The page as text, in the language that is spoken: of one run, or of several that are compared."""
     labels = labels_of(runs)
     data, rows, alone = drawn(runs, labels), rows_of(runs, labels), len(runs) == 1
     data["charts"] += histograms(runs[0]) if alone else []
@@ -137,13 +142,17 @@ def _tokens(run: RunRecord) -> str:
 
 
 def _health(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[list[str]]:
-    names = ("step", "rule", "message")
     own = [[] if len(runs) == 1 else [label] for label in labels]
     return [
-        [*first, *(_cell(row.get(name, "")) for name in names)]
+        [*first, _cell(row.get("step", "")), _cell(row.get("rule", "")), _message(row)]
         for run, first in zip(runs, own, strict=True)
         for row in run.health
     ]
+
+
+def _message(row: dict[str, Any]) -> str:
+    """A message of the health check; runs before 0.2 wrote it in English alone."""
+    return str((row.get("texts") or {}).get(language()) or row.get("message", ""))
 
 
 def _settings(run: RunRecord) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

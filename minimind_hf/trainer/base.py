@@ -29,6 +29,7 @@ from ..data import check_tokenizer
 from ..data.tokenizers import say_turn_end
 from ..forward.generation_settings import make_generation_config_savable
 from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
+from ..language import Text
 from ..rollout import RolloutEngine, ServerGoneError
 from .checkpoints.card import described_run
 from .distributed.rollout_weights import RolloutWeights
@@ -182,7 +183,7 @@ class RLTrainer(Probing, EvaluatingTrainer):
         self.remove_callback(ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(RLProgressCallback)
-        self.health = HealthCallback(args.output_dir) if args.health else None
+        self.health = HealthCallback(args.output_dir, args.language) if args.health else None
         self.guard = StepGuard(self.accelerator, self.skips_update, self._judge, judges_gradients=not args.fp16)
         self.run_log = RunLog(
             args,
@@ -196,7 +197,7 @@ class RLTrainer(Probing, EvaluatingTrainer):
             if callback is not None:
                 self.add_callback(callback)
 
-    def _judge(self, not_finite: str | None, k3: float) -> None:
+    def _judge(self, not_finite: Text | None, k3: float) -> None:
         """Ends the run before an update that would spoil the weights."""
         limit = self.args.max_sampling_k3
         if not_finite is not None and self.health is not None:

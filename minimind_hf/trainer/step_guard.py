@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import TrainerCallback
 
+from ..language import Text, Texts
 from .distributed.deepspeed import guard_step
 from .experience.micro_batch import MicroBatch
 from .experience.mismatch import K3
@@ -27,7 +28,7 @@ class StepGuard(TrainerCallback):
     Args:
         accelerator: Connects the processes.
         skips (`Callable[[], bool]`): Whether to skip the next update. Called once per step, in all processes.
-        judge (`Callable[[str | None, float], None]`): Called once per step, in all processes, with a description of
+        judge (`Callable[[Text | None, float], None]`): Called once per step, in all processes, with a description of
             what is not finite, if anything, and the mean `sampling/k3`; ends the run by raising an error.
         judges_gradients (`bool`): False for fp16, whose scaler skips steps with infinite gradients itself.
     """
@@ -36,7 +37,7 @@ class StepGuard(TrainerCallback):
         self,
         accelerator: Accelerator,
         skips: Callable[[], bool],
-        judge: Callable[[str | None, float], None],
+        judge: Callable[[Text | None, float], None],
         judges_gradients: bool = True,
     ):
         self._accelerator = accelerator
@@ -89,7 +90,7 @@ class StepGuard(TrainerCallback):
             # momentum and weight decay.
             optimizer.zero_grad(set_to_none=True)
 
-    def _gathered(self) -> tuple[str | None, float]:
+    def _gathered(self) -> tuple[Text | None, float]:
         """What is not finite, and the mean k3 of the step over all processes."""
         losses, norms = [float(loss) for loss in self._losses], [float(norm) for norm in self._norms]
         found = _describe(losses, self._rows, norms)
@@ -98,21 +99,25 @@ class StepGuard(TrainerCallback):
             told = torch.tensor([float(found is not None), total, count], device=self._accelerator.device)
             anywhere, total, count = self._accelerator.reduce(told, reduction="sum").tolist()
             if anywhere and found is None:
-                found = "another process met a loss or gradient that is not finite"
+                found = Text("another process met a loss or gradient that is not finite")
         return found, total / count if count else 0.0
 
 
-def _describe(losses: list[float], rows: list[list[int]], norms: list[float]) -> str | None:
+def _describe(losses: list[float], rows: list[list[int]], norms: list[float]) -> Text | None:
     bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
     if bad:
-        places = ", ".join(f"{number + 1} of {len(losses)}{_of_rows(rows[number : number + 1])}" for number in bad)
-        return f"the loss is {losses[bad[0]]} in micro-batch {places}"
+        places = Texts(*(_place(number, len(losses), rows[number : number + 1]) for number in bad))
+        return Text("the loss is {loss} in micro-batch {places}", loss=losses[bad[0]], places=places)
     norm = next((norm for norm in norms if not math.isfinite(norm)), None)
     if norm is not None:
-        return f"the gradient's norm is {norm}{_of_rows(rows)}"
+        return Text("the gradient's norm is {norm}{rows}", norm=norm, rows=_of_rows(rows))
     return None
 
 
-def _of_rows(rows: list[list[int]]) -> str:
+def _place(number: int, count: int, rows: list[list[int]]) -> Text:
+    return Text("{number} of {count}{rows}", number=number + 1, count=count, rows=_of_rows(rows))
+
+
+def _of_rows(rows: list[list[int]]) -> Text | str:
     numbers = sorted({number for part in rows for number in part})
-    return f" (rows {', '.join(map(str, numbers))} of the train dataset)" if numbers else ""
+    return Text(" (rows {rows} of the train dataset)", rows=", ".join(map(str, numbers))) if numbers else ""

@@ -113,7 +113,7 @@ def test_a_run_from_python_leaves_its_page_and_says_where(make_trainer, tmp_path
 
 
 def test_a_report_that_cannot_be_written_does_not_take_the_model_with_it(make_trainer, monkeypatch, caplog):
-    monkeypatch.setattr("minimind_hf.trainer.logs.run_log.write_report", lambda folder: 1 / 0)
+    monkeypatch.setattr("minimind_hf.trainer.logs.run_log.write_report", lambda folder, **options: 1 / 0)
     trainer = make_trainer(max_steps=1)
     trainer.train()
     assert_names(caplog.text, "ZeroDivisionError", "minimind-hf report", trainer.args.output_dir)

@@ -49,6 +49,7 @@ _NOT_OF_THE_RESULT = (
     "rollout_sync_dir",
     "max_sampling_k3",
     "health",
+    "language",
 )
 _OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "target_modules")
 _PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from transformers.trainer_utils import get_last_checkpoint
 
+from ...language import Text, said
 from ...reports.page import REPORT_FILE
 from ...reports.record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
 
 
 def closing_lines(folder: str | Path, model: str | Path | None = None, question: str | None = None) -> list[str]:
-    """Says what a run has left in its folder.
+    """Says what a run has left in its folder, in the language that is spoken.
 
     Args:
         folder (`str` or `Path`): The output_dir of the run.
@@ -25,12 +26,14 @@ def closing_lines(folder: str | Path, model: str | Path | None = None, question:
     model = model or get_last_checkpoint(str(folder))
     completions = folder / COMPLETIONS_FOLDER
     if not completions.is_dir():
-        completions = f"{folder / SAMPLES_FOLDER}, a few of the first and of the last step (all: log_completions)"
+        samples = folder / SAMPLES_FOLDER
+        completions = Text("{folder}, a few of the first and of the last step (all: log_completions)", folder=samples)
+    unsaved = Text("not saved yet; trainer.save_model() writes it to {folder}", folder=folder)
     return [
-        f"report: {folder / REPORT_FILE}",
-        f"model: {model or f'not saved yet; trainer.save_model() writes it to {folder}'}",
-        f"completions: {completions}",
-        f"next: {_next_command(model or folder, question)}",
+        said("report: {path}", path=folder / REPORT_FILE),
+        said("model: {path}", path=model or unsaved),
+        said("completions: {path}", path=completions),
+        said("next: {command}", command=_next_command(model or folder, question)),
     ]
 
 

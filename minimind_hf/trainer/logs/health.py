@@ -12,6 +12,7 @@ from transformers.utils import logging
 from ...health.checks import engine_mismatch
 from ...health.monitor import HealthMessage, HealthMonitor, message_of, read_health
 from ...health.rules import NOT_FINITE, RULES
+from ...language import Text, Texts, chosen
 from ...reports.record import HEALTH_FILE, write_lines
 from ...rollout import EngineMismatchError
 from ..models.weights import NotFiniteError
@@ -24,19 +25,21 @@ class HealthCallback(TrainerCallback):
 
     Args:
         folder (`str` or `Path`): Output folder of the run.
+        language (`str`): Of the messages: `"en"`, `"zh"` or `"auto"`.
 
     Attributes:
         messages (`list[HealthMessage]`): All messages of this run, including those before a resume.
     """
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: str | Path, language: str = "en"):
         self.path = Path(folder) / HEALTH_FILE
+        self.language = chosen(language)
         self.messages: list[HealthMessage] = []
-        self._monitor = HealthMonitor()
+        self._monitor = HealthMonitor(language=self.language)
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Continues where the logs end. Messages after the checkpoint of a resume are dropped."""
-        self._monitor = HealthMonitor()
+        self._monitor = HealthMonitor(language=self.language)
         for log in state.log_history:
             if _is_of_training(log):
                 self._monitor.observe(log["step"], log)
@@ -57,24 +60,31 @@ class HealthCallback(TrainerCallback):
             self._write()
             logger.warning("%s", message)
 
-    def stop(self, found: str, state: TrainerState) -> None:
+    def stop(self, found: Text, state: TrainerState) -> None:
         """Reports a value that is not finite, and ends the run.
 
         Args:
-            found (`str`): Description of the value and its place.
+            found (`Text`): Description of the value and its place.
             state (`TrainerState`): State before the update.
 
         Raises:
             NotFiniteError: In every process.
         """
         rule = next(rule for rule in RULES if rule.name == NOT_FINITE)
-        message = message_of(rule, state.global_step + 1, f"{found}; {what_remains(self.path.parent)}")
-        self.report(message, state.is_world_process_zero)
-        raise NotFiniteError(str(message))
+        described = (rule, state.global_step + 1, Texts(found, *what_remains(self.path.parent), between="; "))
+        self.report(message_of(*described, self.language), state.is_world_process_zero)
+        raise NotFiniteError(str(message_of(*described)))
 
     def _write(self) -> None:
         if self.messages or self.path.exists():  # the report reads the full text
             write_lines(self.path, [{**asdict(message), "message": message.text} for message in self.messages])
+
+
+WRONG_WEIGHTS = (
+    "restart the server with the model that is trained, and see that it loads the weights it is sent "
+    "(rollout_weight_sync, rollout_sync_dir)",
+    "if engine and trainer may differ as much, raise max_sampling_k3 (None: no bound)",
+)
 
 
 def stop_for_engine(k3: float, limit: float, state: TrainerState, health: HealthCallback | None, folder: str) -> None:
@@ -90,32 +100,28 @@ def stop_for_engine(k3: float, limit: float, state: TrainerState, health: Health
     Raises:
         EngineMismatchError: In every process.
     """
-    found = (
-        f"sampling/k3 of the completions is {k3:.3g} nats per token, above max_sampling_k3={limit:g}, so they were "
-        f"drawn from other weights than the trainer's; {what_remains(Path(folder))}"
-    )
     rule = next(rule for rule in RULES if rule.check is engine_mismatch)
-    message = HealthMessage(
-        state.global_step + 1,
-        rule.name,
-        rule.title,
-        found,
-        "restart the server with the model that is trained, and see that it loads the weights it is sent "
-        "(rollout_weight_sync, rollout_sync_dir); or, if engine and trainer may differ as much, raise "
-        "max_sampling_k3 (None: no bound)",
+    found = Text(
+        "sampling/k3 of the completions is {k3:.3g} nats per token, above max_sampling_k3={limit:g}, so they were "
+        "drawn from other weights than the trainer's",
+        k3=k3,
+        limit=limit,
     )
+    described = (rule, state.global_step + 1, Texts(found, *what_remains(Path(folder)), between="; "))
     if health is not None:
-        health.report(message, state.is_world_process_zero)
-    raise EngineMismatchError(str(message))
+        health.report(message_of(*described, health.language, WRONG_WEIGHTS), state.is_world_process_zero)
+    raise EngineMismatchError(str(message_of(*described, remedies=WRONG_WEIGHTS)))
 
 
 def _is_of_training(log: Mapping[str, float]) -> bool:
     return "loss" in log
 
 
-def what_remains(output_dir: Path) -> str:
+def what_remains(output_dir: Path) -> tuple[Text, Text]:
     """Describes where a stopped run can be resumed."""
     checkpoint = get_last_checkpoint(str(output_dir)) if output_dir.is_dir() else None
     if checkpoint is None:
-        return "the update was not made; there is no checkpoint in the output folder yet, see save_steps"
-    return f"the update was not made; the last good checkpoint is {checkpoint}"
+        remains = Text("there is no checkpoint in the output folder yet, see save_steps")
+    else:
+        remains = Text("the last good checkpoint is {checkpoint}", checkpoint=checkpoint)
+    return Text("the update was not made"), remains

@@ -10,11 +10,14 @@ import math
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 from transformers.trainer_utils import has_length
+
+from ...language import AUTO, chosen, said, speaking
 
 SHOWN = {
     "reward": "reward",
@@ -52,6 +55,7 @@ class RLProgressCallback(TrainerCallback):
         self._start = (state.global_step, time.monotonic())
         self._last_line = -math.inf
         self._known = {}
+        self._language = chosen(getattr(args, "language", AUTO))  # recipes before RL follow the locale
         is_wide = self._console.width >= WIDE
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -65,7 +69,7 @@ class RLProgressCallback(TrainerCallback):
             speed_estimate_period=SPEED_WINDOW,
         )
         self._training = self._progress.add_task(
-            "training", total=state.max_steps, completed=state.global_step, measured=""
+            self._said("training"), total=state.max_steps, completed=state.global_step, measured=""
         )
         self._evaluation = None
         self._progress.start()
@@ -82,7 +86,9 @@ class RLProgressCallback(TrainerCallback):
         if self._progress is None or not has_length(eval_dataloader):
             return
         if self._evaluation is None:
-            self._evaluation = self._progress.add_task("evaluation", total=len(eval_dataloader), measured="")
+            self._evaluation = self._progress.add_task(
+                self._said("evaluation"), total=len(eval_dataloader), measured=""
+            )
         self._progress.advance(self._evaluation)
 
     def on_evaluate(self, args, state, control, **kwargs):
@@ -100,7 +106,8 @@ class RLProgressCallback(TrainerCallback):
         prefix = _evaluation_prefix(logs)
         if evaluated := ", ".join(self._short(logs, prefix)):
             name = prefix.removeprefix("eval_").removesuffix("_")
-            line = f"step {state.global_step}, evaluation{name and f' of {name}'}: {evaluated}"
+            text = "step {step}, evaluation of {name}: {measured}" if name else "step {step}, evaluation: {measured}"
+            line = self._said(text, step=state.global_step, name=name, measured=evaluated)
             self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -115,8 +122,18 @@ class RLProgressCallback(TrainerCallback):
         if self._is_live or not (is_due or state.global_step >= state.max_steps):
             return
         self._last_line = now
-        line = f"step {state.global_step}/{state.max_steps}: {', '.join(measured)}, {self._left(state, now)} left"
+        line = self._said(
+            "step {step}/{steps}: {measured}, {time} left",
+            step=state.global_step,
+            steps=state.max_steps,
+            measured=", ".join(measured),
+            time=self._left(state, now),
+        )
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _said(self, text: str, **values: Any) -> str:
+        with speaking(self._language):
+            return said(text, **values)
 
     def _room(self, steps: int) -> int:
         """Columns for numbers, beside description, bar, steps and times, each with a space behind it."""

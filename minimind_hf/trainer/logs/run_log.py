@@ -17,6 +17,7 @@ from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from ...atomic import whole_file
+from ...language import speaking
 from ...reports.diagnosis import without_secrets
 from ...reports.page import write_report
 from ...reports.record import (
@@ -151,7 +152,8 @@ class RunLog(TrainerCallback):
             raise
         self._end(state_of_run())
         if self.says_where and self._accelerator.is_main_process and not self._args.disable_tqdm:
-            print("\n".join(closing_lines(self._folder)), flush=True)
+            with speaking(self._args.language):
+                print("\n".join(closing_lines(self._folder)), flush=True)
 
     def _end(self, state: TrainerState) -> None:
         if self._accelerator.is_main_process and state.log_history:
@@ -164,7 +166,7 @@ class RunLog(TrainerCallback):
     def _report(self) -> None:
         """Writes the page. The run is over and its model may not be saved yet, so an error here does not end it."""
         try:
-            write_report(self._folder)
+            write_report(self._folder, language=self._args.language)
         except Exception as error:
             logger.error(
                 "The run is complete, but its report could not be written (%s: %s). Try again with: minimind-hf "

@@ -2,9 +2,10 @@
 """Settings of what a run says: health messages, completions on the terminal and in files, debug output."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from ...bounds import Count
+from ...bounds import Bounds, Count
+from ...language import AUTO, LANGUAGES
 
 
 def _field(default: Any, help: str) -> Any:
@@ -17,6 +18,11 @@ class LogSettings:
 
     health: bool = _field(
         True, "Say in one line what seems to go wrong and what to try; stop before an update that is not finite."
+    )
+    language: Annotated[str, Bounds(choices=(AUTO, *LANGUAGES))] = _field(
+        AUTO,
+        "What health messages, progress, last lines and report.html are written in: 'en', 'zh', or 'auto' for Chinese "
+        "where the locale is (LC_ALL, LC_MESSAGES, LANG). Errors stay English.",
     )
     log_completions: bool = _field(
         False,

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a run on the terminal."""
+
+RUNS = {
+    "report: {path}": "报告：{path}",
+    "model: {path}": "模型：{path}",
+    "completions: {path}": "回答：{path}",
+    "next: {command}": "下一步：{command}",
+    "{folder}, a few of the first and of the last step (all: log_completions)": (
+        "{folder}，只有第一步和最后一步的几条（要全部保存：log_completions）"
+    ),
+    "not saved yet; trainer.save_model() writes it to {folder}": (
+        "还没有保存；trainer.save_model() 会把它写到 {folder}"
+    ),
+    "training": "训练",
+    "evaluation": "评测",
+    "step {step}/{steps}: {measured}, {time} left": "第 {step}/{steps} 步：{measured}，剩余 {time}",
+    "step {step}, evaluation: {measured}": "第 {step} 步，评测：{measured}",
+    "step {step}, evaluation of {name}: {measured}": "第 {step} 步，评测 {name}：{measured}",
+    "held-out accuracy before reinforcement learning: {accuracy:.1%}": "强化学习之前的留出正确率：{accuracy:.1%}",
+    "held-out accuracy after reinforcement learning: {accuracy:.1%}": "强化学习之后的留出正确率：{accuracy:.1%}",
+    "no reward was logged (see logging_steps), so there is no reward curve": (
+        "日志里没有 reward（见 logging_steps），所以没有 reward 曲线"
+    ),
+    "explained variance of the critic, mean of the last {count} rollouts: {mean:.2f}": (
+        "critic 的 explained variance，最后 {count} 次 rollout 的平均值：{mean:.2f}"
+    ),
+    "supervised step {step}: {share:.0%} of sampled answers are right": (
+        "监督微调第 {step} 步：采样的回答有 {share:.0%} 是对的"
+    ),
+    "supervised step {step}: {share:.0%} of the episodes go as the worked ones": (
+        "监督微调第 {step} 步：{share:.0%} 的 episode 和示范一致"
+    ),
+    "wrote {path}": "已写入 {path}",
+    "{time} wrote {path}": "{time} 已写入 {path}",
+    "open {path}; it is written again every {seconds} s while its runs go on. Ctrl-C ends this.": (
+        "请打开 {path}；训练进行中，每 {seconds} 秒更新一次。按 Ctrl-C 结束。"
+    ),
+}
