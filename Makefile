@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo demo-agent test test-all test-durations test-sglang test-gpu lint format bench bench-gpu docs docs-check clean
+.PHONY: install demo demo-ppo demo-agent demo-distill test test-all test-durations test-sglang test-gpu lint format bench bench-gpu docs docs-check clean
 
 install: $(VENV)/installed-dev
 
@@ -22,7 +22,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	touch $@
 
 # One thread: a model this small gains little from a second one, and on a busy machine waiting for it costs far more.
-demo demo-ppo demo-agent: export OMP_NUM_THREADS ?= 1
+demo demo-ppo demo-agent demo-distill: export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/installed  ## a small MiniMind learns to add; DEMO_ARGS="--seed 1" passes flags
 	$(BIN)/python recipes/grpo.py $(DEMO_ARGS)
@@ -32,6 +32,9 @@ demo-ppo: $(VENV)/installed  ## the same with PPO
 
 demo-agent: $(VENV)/installed  ## a small MiniMind learns to use a calculator; DEMO_ARGS="--task guess" plays a game
 	$(BIN)/python recipes/agent.py $(DEMO_ARGS)
+
+demo-distill: $(VENV)/installed  ## a small MiniMind learns to add from one that can; trains the teacher first
+	$(BIN)/python recipes/distill.py $(DEMO_ARGS)
 
 # Side by side, each with one thread; three share two cores, since those that start servers often wait. tests/conftest.py
 # says which tests stay together.

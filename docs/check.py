@@ -170,7 +170,7 @@ Path("agent_rl.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in row
 sizes = ["hidden_size=64", "num_hidden_layers=2", "num_attention_heads=4", "num_key_value_heads=2"]
 new_model.main(["stand_ins/model", "--corpus", "stand_ins/sft.jsonl", "--vocab_size", "400", "--config", *sizes])
 convert("stand_ins/model", "full_sft_512.pth", overwrite=True)
-for target in ("MODEL", "path/to/minimind/model"):
+for target in ("MODEL", "TEACHER", "path/to/minimind/model"):
     convert("stand_ins/model", target, overwrite=True)
 """
 

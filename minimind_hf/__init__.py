@@ -25,13 +25,24 @@ if TYPE_CHECKING:
     )
     from .rewards import RewardModel, RewardScorer
     from .rollout import Rollout, RolloutEngine, SamplingParams, ServerGoneError, SGLangEngine, TorchEngine
-    from .trainer import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLConfig, RLTrainer
+    from .trainer import (
+        DistillConfig,
+        DistillTrainer,
+        GRPOConfig,
+        GRPOTrainer,
+        PPOConfig,
+        PPOTrainer,
+        RLConfig,
+        RLTrainer,
+    )
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "AgentError": ".agent",
     "Conversation": ".agent",
+    "DistillConfig": ".trainer",
+    "DistillTrainer": ".trainer",
     "GRPOConfig": ".trainer",
     "GRPOTrainer": ".trainer",
     "MiniMindConfig": ".models",
@@ -60,6 +71,8 @@ _LAZY = {
 __all__ = [
     "AgentError",
     "Conversation",
+    "DistillConfig",
+    "DistillTrainer",
     "GRPOConfig",
     "GRPOTrainer",
     "MiniMindConfig",

@@ -20,6 +20,7 @@ RECIPES = {
     "grpo": "reinforcement learning with CISPO or GRPO",
     "ppo": "reinforcement learning with PPO and a critic",
     "agent": "the same on episodes with tools or an environment",
+    "distill": "distillation: a student's own completions, judged by a teacher",
 }
 COMMANDS = {
     "convert": "convert between MiniMind's .pth, a MiniMind folder and a plain Qwen3 folder",

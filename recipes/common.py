@@ -24,7 +24,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
 from minimind_hf.atomic import whole_file
-from minimind_hf.language import said, speaking
+from minimind_hf.language import Text, said, speaking
 from minimind_hf.paths import check_model_path
 from minimind_hf.reports.curve import plot_reward_curve
 from minimind_hf.reports.page import write_report
@@ -86,6 +86,7 @@ class Task:
         measure (`Callable`, *optional*): Measures a folder, on a device, with what an embedded task holds out.
         before (`dict[str, float]`, *optional*): What it measured at the start; known on the main process.
         question (`str`, *optional*): What to ask the trained model on the command line.
+        training (`Text`): What the training is called, where it is told of.
     """
 
     model: str
@@ -96,6 +97,7 @@ class Task:
     measure: Measure | None = None
     before: dict[str, float] | None = None
     question: str | None = None
+    training: Text = Text("reinforcement learning")
 
 
 def parse_arguments(
@@ -134,12 +136,19 @@ def parse_arguments(
     return script, args, model
 
 
-def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig, environment: bool = False) -> Task:
+def prepare_task(
+    script: ScriptArguments,
+    args: RLConfig,
+    model: ModelConfig,
+    environment: bool = False,
+    needs_rewards: bool = True,
+) -> Task:
     """Loads the prompts, or builds the embedded task; every process calls it.
 
     Args:
         script ([`ScriptArguments`]), args ([`RLConfig`]), model (`ModelConfig`): From [`parse_arguments`].
         environment (`bool`): Whether an environment may write the prompts and give the rewards.
+        needs_rewards (`bool`): Whether the algorithm learns from rewards.
 
     Raises:
         ValueError: If only one of model and data set is given, there is no reward, or the model is a .pth file.
@@ -149,7 +158,7 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig, en
         rewards = ["reasoning_gym"]  # its tasks come with their scorer
     if model.model_name_or_path is None and script.dataset_name is None:
         return _embedded_task(script, args, rewards)
-    _check_given(script, model, rewards, environment)
+    _check_given(script, model, rewards or not needs_rewards, environment)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
     eval_dataset = None
     if args.eval_strategy != "no":
@@ -165,7 +174,7 @@ def prepare_task(script: ScriptArguments, args: RLConfig, model: ModelConfig, en
     )
 
 
-def _check_given(script: ScriptArguments, model: ModelConfig, rewards: list[str], environment: bool) -> None:
+def _check_given(script: ScriptArguments, model: ModelConfig, rewards: Any, environment: bool) -> None:
     path = model.model_name_or_path
     if path is None or (script.dataset_name is None and not environment):
         raise ValueError(
@@ -216,7 +225,11 @@ def _measure_sums(folder: str | Path, device: Any) -> dict[str, float]:
 
 
 def start_of_embedded_task(
-    folder: Path, make_start: Callable[[], dict[str, float]], measure: Measure, args: RLConfig
+    folder: Path,
+    make_start: Callable[[], dict[str, float]],
+    measure: Measure,
+    args: RLConfig,
+    training: Text = Task.training,
 ) -> dict[str, float] | None:
     """Makes the model to start from, or measures the one of a resumed run. The main process does, the others wait.
 
@@ -227,7 +240,7 @@ def start_of_embedded_task(
     if state.is_main_process:
         with speaking(args.language):
             before = measure(folder, args.device) if args.resume_from_checkpoint else make_start()
-        tell(args, "held-out accuracy before reinforcement learning: {accuracy:.1%}", **before)
+        tell(args, "held-out accuracy before {training}: {accuracy:.1%}", training=training, **before)
     state.wait_for_everyone()
     return before
 
@@ -261,7 +274,7 @@ def finish(trainer: Trainer, task: Task) -> dict[str, float] | None:
     if trainer.is_world_process_zero():
         if task.before is not None:
             after = task.measure(output_dir, trainer.args.device)
-            tell(trainer.args, "held-out accuracy after reinforcement learning: {accuracy:.1%}", **after)
+            tell(trainer.args, "held-out accuracy after {training}: {accuracy:.1%}", training=task.training, **after)
             trainer.log({f"eval_{name}": value for name, value in _before_and_after(task, after).items()})
         _write_report(trainer, task)
     if trainer.args.push_to_hub:
@@ -288,14 +301,21 @@ def _write_report(trainer: Trainer, task: Task) -> None:
             folder / "reward_curve.png",
             title=trainer.args.run_name or folder.resolve().name,
         )
-    else:
+    elif trainer.scorer.functions:
         tell(trainer.args, "no reward was logged (see logging_steps), so there is no reward curve")
     with whole_file(folder / STATE_FILE) as path:
         trainer.state.save_to_json(str(path))  # with the accuracies that were logged after training
     write_report(folder, language=trainer.args.language)
 
 
-def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, float] | None, seconds: float) -> None:
+def print_result(
+    trainer: Trainer,
+    algorithm: str,
+    task: Task,
+    after: dict[str, float] | None,
+    seconds: float,
+    **further: Any,
+) -> None:
     """On the main process, prints what to do next and the recipe's last line, one JSON object."""
     if not trainer.is_world_process_zero():
         return
@@ -303,7 +323,7 @@ def print_result(trainer: Trainer, algorithm: str, task: Task, after: dict[str, 
     if task.measure is not None:
         result |= _before_and_after(task, after)
     result |= rewards_at_start_and_end(trainer.state.log_history)
-    result |= {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
+    result |= further | {"seconds": round(seconds, 1), "output_dir": trainer.args.output_dir}
     folder = trainer.args.output_dir
     with speaking(trainer.args.language):
         print("\n".join(closing_lines(folder, folder, task.question)), flush=True)

@@ -7,6 +7,7 @@ A recipe shows those of these flags that it has. Flags of trl that would be refu
 GROUPS = {
     "model": (
         "model_name_or_path model_revision trust_remote_code dtype attn_implementation model_init_kwargs "
+        "teacher_model_name_or_path teacher_model_init_kwargs "
         "disable_dropout router_aux_loss_coef critic_model_name_or_path share_critic_base save_critic "
         "activation_checkpointing"
     ),
@@ -25,6 +26,7 @@ GROUPS = {
         "tool_timeout turn_discount"
     ),
     "rollout": (
+        "lmbda seq_kd max_new_tokens "
         "num_generations num_generations_eval max_completion_length temperature top_k top_p min_p repetition_penalty "
         "generation_kwargs rollout_engine max_batch_rows rollout_dtype torch_engine_path speculation "
         "verify_fast_paths sglang_base_url server_timeout rollout_weight_sync rollout_sync_dir "
@@ -33,7 +35,7 @@ GROUPS = {
         "prompt_memory_floor solved_above"
     ),
     "loss": (
-        "algorithm loss_type beta epsilon epsilon_high delta advantage_estimator scale_rewards "
+        "algorithm loss_type beta loss_temperature epsilon epsilon_high delta advantage_estimator scale_rewards "
         "multi_objective_aggregation num_iterations importance_sampling_level loss_aggregation "
         "mask_truncated_completions top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min "
         "entropy_coef_max entropy_coef_delta entropy_target use_bias_correction_kl off_policy_mask_threshold "

@@ -21,6 +21,7 @@ os.environ["LC_ALL"] = "C.UTF-8"  # runs and reports speak the language of the l
 SEVERAL_PROCESSES = {
     "test_agents_distributed.py",
     "test_agreement.py",
+    "test_distill_distributed.py",
     "test_dynamic_sampling.py",
     "test_faults.py",
     "test_kills.py",

@@ -37,7 +37,7 @@ FLOORS = (
     ("trainer.step_guard", "trainer.steps"),
     ("trainer.evaluating", "trainer.probing", "trainer.trl_attributes", "trainer.choosing"),
     ("trainer.base",),
-    ("trainer.grpo", "trainer.ppo"),
+    ("trainer.grpo", "trainer.ppo", "trainer.distill"),
     ("trainer",),
     ("evaluation", "estimate", "inference"),
     ("chat",),

@@ -20,6 +20,7 @@ from .advantages import (
 )
 from .aggregation import LOSS_AGGREGATIONS, aggregate, loss_denominator
 from .correction import ROLLOUT_CORRECTIONS, correction_weights, sampling_mismatch
+from .divergences import generalized_jsd, generalized_jsd_and_slope
 from .gae import gae, masked_whiten, mean_var_from_moments, moments, token_rewards
 from .loss_inputs import LossInputs
 from .losses import IMPORTANCE_SAMPLING_LEVELS, policy_loss
@@ -75,6 +76,8 @@ __all__ = [
     "explained_variance",
     "fill_masked",
     "gae",
+    "generalized_jsd",
+    "generalized_jsd_and_slope",
     "group_advantages",
     "grpo_token_loss",
     "high_entropy_mask",

@@ -48,7 +48,7 @@ def total_rewards(signals: Tensor, weights: Tensor | Sequence[float], num_genera
         )
     _require_whole_groups(len(signals), num_generations)
     missing_reward = signals.isnan() | (weights == 0)
-    by_group = missing_reward.view(-1, num_generations, signals.shape[1])
+    by_group = missing_reward.view(len(signals) // num_generations, num_generations, signals.shape[1])
     missing = by_group & ~by_group.all(dim=1, keepdim=True)
     left_out = missing.any(dim=2).view(-1) | missing_reward.all(dim=1)
 

@@ -33,11 +33,13 @@ class ParsedPrompt:
         prompt (`str` or `list[dict]`): The text, or the messages.
         tools (`list[dict]`, *optional*): Tool descriptions found in the system message.
         template_kwargs (`dict`): The row's own `chat_template_kwargs`.
+        answer (`str` or `dict`, *optional*): What the row holds as the completion: a text, or an assistant's message.
     """
 
     prompt: str | Messages
     tools: list[dict] | None
     template_kwargs: dict[str, Any]
+    answer: str | dict[str, Any] | None = None
 
     @property
     def conversational(self) -> bool:
@@ -96,7 +98,7 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
         if not value:
             raise PromptError(f"{where}: `prompt` is an empty string. Remove the row or give it a text.")
         _check_text(value, f"{where}: `prompt`")
-        return ParsedPrompt(value, None, {})
+        return ParsedPrompt(value, None, {}, _answer_of(row))
     expected = "a list of messages" if column == "conversations" else "a string or a list of messages"
     if not isinstance(value, list) or not value:
         found = "is missing" if value is None else f"is {_excerpt(value)}"
@@ -105,14 +107,24 @@ def parse_row(row: Mapping[str, Any], column: str, where: str) -> ParsedPrompt:
             '{"role": "user", "content": "..."}. Correct or remove the row.'
         )
     messages = [_parse_message(message, f"{where}: `{column}[{i}]`") for i, message in enumerate(value)]
+    answer = _answer_of(row)
     if column == "conversations" and messages[-1]["role"] == "assistant":
-        messages.pop()
+        answer = messages.pop()
     if not messages or messages[-1]["role"] in ("system", "developer"):
         raise PromptError(
             f"{where}: `{column}` leaves nothing to answer: without a last assistant turn its roles are "
             f"{[message['role'] for message in messages]}. It needs at least one user turn."
         )
-    return ParsedPrompt(messages, tools_of(row, _take_tools(messages, where), where), template_kwargs_of(row, where))
+    tools = tools_of(row, _take_tools(messages, where), where)
+    return ParsedPrompt(messages, tools, template_kwargs_of(row, where), answer)
+
+
+def _answer_of(row: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    """The column `completion` of trl: a text, or messages whose first is the answer. Who needs it checks it."""
+    value = row.get("completion")
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def template_kwargs_of(row: Mapping[str, Any], where: str) -> dict[str, Any]:

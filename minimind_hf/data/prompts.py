@@ -8,6 +8,7 @@ decided once, by the longest form that each can take, so that the length of the 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import datasets
@@ -145,9 +146,9 @@ class PromptDataset(torch.utils.data.Dataset):
 
         Returns:
             `dict`: `prompt` (`str`, or `list[dict]` with the chosen system message), `prompt_ids` (`list[int]`),
-            `index` (`int`, row in the source data set) and `columns` (`dict`, the row's other values). For
-            later turns also what the template got: `thinking` (`bool`), `template_kwargs`
-            (`dict`, thinking included) and `tools` (`list[dict]`, *optional*).
+            `index` (`int`, row in the source data set), `columns` (`dict`, the row's other values) and `answer`
+            (`str` or `dict`, the row's own completion, *optional*). For later turns also what the template got:
+            `thinking` (`bool`), `template_kwargs` (`dict`, thinking included) and `tools` (`list[dict]`, *optional*).
         """
         index = self._kept[item]
         return self.example(own_fields(self._rows[index], self._shared_fields), index, int(self._epoch))
@@ -172,6 +173,7 @@ class PromptDataset(torch.utils.data.Dataset):
             "prompt_ids": self._shorten(ids, index),
             "index": index,
             "columns": {name: row.get(name) for name in self.columns},
+            "answer": parsed.answer,
             "thinking": any(bool(arguments[name]) for name in self._renderer.thinking_arguments),
             "template_kwargs": arguments,
             "tools": parsed.tools,
@@ -265,6 +267,13 @@ class PromptDataset(torch.utils.data.Dataset):
                 return index, length
         return None
 
+    def first_without_answer(self) -> int | None:
+        """The first row that holds no answer beside its prompt, if there is one."""
+        for index in self._kept:
+            if not self.parsed(own_fields(self._rows[index], self._shared_fields), index).answer:
+                return index
+        return None
+
     def _try_the_template(self) -> None:
         """Renders the first prompt in each of its forms, so that a template that fails does so before training."""
         index, parsed = next(self._parsed_rows())
@@ -324,7 +333,7 @@ def _with_system_prompt(parsed: ParsedPrompt, system_prompt: str) -> ParsedPromp
     if not parsed.conversational or any(m["role"] in ("system", "developer") for m in parsed.prompt):
         return parsed
     messages = [{"role": "system", "content": system_prompt}, *parsed.prompt]
-    return ParsedPrompt(messages, parsed.tools, parsed.template_kwargs)
+    return replace(parsed, prompt=messages)
 
 
 def _check_ratio(name: str, value: float) -> None:

@@ -77,14 +77,7 @@ def completion_scores(
     """
     width = completion_ids.shape[1]
     columns = list(range(width)) if places is None else sorted({place for of_row in places for place in of_row})
-    attention_mask = torch.cat([prompt_mask, completion_mask], dim=1).long()
-    inputs = {
-        "input_ids": torch.cat([prompt_ids, completion_ids], dim=1),
-        "attention_mask": attention_mask,
-        "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
-        "use_cache": False,
-        "output_router_logits": with_aux_loss,
-    }
+    inputs = padded_inputs(prompt_ids, prompt_mask, completion_ids, completion_mask, with_aux_loss)
     logits, aux_loss = _logits_before(model, inputs, columns, width)
     if places is None:
         targets = completion_ids
@@ -109,6 +102,20 @@ def completion_scores(
     return TokenScores(logps, entropy, aux_loss if with_aux_loss else None)
 
 
+def padded_inputs(
+    prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor, with_aux_loss: bool
+) -> dict[str, Any]:
+    """The arguments of a model's forward in the padded layout, those that it may not take included."""
+    attention_mask = torch.cat([prompt_mask, completion_mask], dim=1).long()
+    return {
+        "input_ids": torch.cat([prompt_ids, completion_ids], dim=1),
+        "attention_mask": attention_mask,
+        "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
+        "use_cache": False,
+        "output_router_logits": with_aux_loss,
+    }
+
+
 def _logits_before(
     model: nn.Module, inputs: dict[str, Any], columns: Sequence[int], width: int
 ) -> tuple[Tensor, Tensor | None]:
@@ -117,19 +124,35 @@ def _logits_before(
     Returns:
         `(logits, aux_loss)`: `(N, number of columns, V)`, and the router's loss if the model has one.
     """
+    outputs = call_padded(model, inputs, columns, width)
+    logits, aux_loss = outputs.logits, getattr(outputs, "aux_loss", None)
+    if logits.shape[1] == len(columns):
+        return logits, aux_loss
+    logits = logits[:, -(width + 1) : -1]
+    if len(columns) < width:
+        logits = logits[:, on_device(columns, logits.device)]
+    return logits, aux_loss
+
+
+def call_padded(model: nn.Module, inputs: dict[str, Any], columns: Sequence[int], width: int) -> Any:
+    """Calls a model so that its head computes no more positions than needed, as far as it can be told which.
+
+    Args:
+        model: A causal LM.
+        inputs (`dict`): From [`padded_inputs`].
+        columns (`Sequence[int]`): The columns of completions whose predictions are wanted.
+        width (`int`): Columns in all.
+
+    Returns:
+        The model's output. Its head has seen the predictors of the columns; or, in place of those, at least the last
+        `width + 1` positions, of which the first predicts column 0.
+    """
     first = inputs["input_ids"].shape[1] - width - 1  # the last token of the prompt, which predicts column 0
     accepted = forward_arguments(model)
     inputs = {name: value for name, value in inputs.items() if name in accepted}
-    chosen = None
-    if len(columns) < width:
-        chosen = on_device(columns, inputs["input_ids"].device)
-    if chosen is not None and _keeps_any_logits(model):
-        outputs = model(**inputs, logits_to_keep=first + chosen)
-        return outputs.logits, getattr(outputs, "aux_loss", None)
-    options = {"logits_to_keep": width + 1} if "logits_to_keep" in accepted else {}
-    outputs = model(**inputs, **options)
-    logits = outputs.logits[:, -(width + 1) : -1]
-    return logits if chosen is None else logits[:, chosen], getattr(outputs, "aux_loss", None)
+    if len(columns) < width and _keeps_any_logits(model):
+        return model(**inputs, logits_to_keep=first + on_device(columns, inputs["input_ids"].device))
+    return model(**inputs, **({"logits_to_keep": width + 1} if "logits_to_keep" in accepted else {}))
 
 
 def _keeps_any_logits(model: nn.Module) -> bool:
@@ -163,14 +186,20 @@ def joined_scores(parts: Sequence[TokenScores], batch: TokenBatch) -> TokenScore
     def joined(of_parts: Sequence[Tensor]) -> Tensor:
         return torch.cat([F.pad(part, (0, batch.width - part.shape[1])) for part in of_parts])
 
-    entropy = aux_loss = None
+    entropy = None
     if parts[0].entropy is not None:
         entropy = joined([part.entropy for part in parts])
-    if parts[0].aux_loss is not None:
-        tokens = [sum(map(len, part.prompt_ids + part.completion_ids)) for part in batch.by_prompt()]
-        weighted = [part.aux_loss * count for part, count in zip(parts, tokens, strict=True)]
-        aux_loss = sum(weighted) / sum(tokens)
-    return TokenScores(joined([part.logps for part in parts]), entropy, aux_loss)
+    return TokenScores(
+        joined([part.logps for part in parts]), entropy, mean_aux_loss([part.aux_loss for part in parts], batch)
+    )
+
+
+def mean_aux_loss(losses: Sequence[Tensor | None], batch: TokenBatch) -> Tensor | None:
+    """The mean of the router's losses of a batch's prompts, by their tokens."""
+    if losses[0] is None:
+        return None
+    tokens = [sum(map(len, part.prompt_ids + part.completion_ids)) for part in batch.by_prompt()]
+    return sum(loss * count for loss, count in zip(losses, tokens, strict=True)) / sum(tokens)
 
 
 def packed_scores(
@@ -195,6 +224,17 @@ def packed_scores(
     """
     head = unwrap(model).get_output_embeddings()
     vocab_size = unwrap(model).config.get_text_config().vocab_size
+    inputs = packed_inputs(model, packed, with_aux_loss)
+    with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient, packed.kept):
+        outputs = model(**inputs)
+    logps, entropy = outputs.logits[0].unbind(dim=1)
+    aux_loss = outputs.aux_loss if with_aux_loss else None
+    entropy = entropy if entropy_gradient else entropy.detach()
+    return TokenScores(packed.to_padded(logps), packed.to_padded(entropy), aux_loss)
+
+
+def packed_inputs(model: nn.Module, packed: PackedBatch, with_aux_loss: bool) -> dict[str, Any]:
+    """The arguments of a model's forward in the shared-prompt layout."""
     inputs = {
         "input_ids": packed.input_ids,
         "position_ids": packed.position_ids,
@@ -208,9 +248,4 @@ def packed_scores(
         inputs["router_token_weights"] = packed.multiplicity
     elif takes_read_tokens(model) and pays_off(next(model.parameters()), packed.layout.longest_context):
         inputs |= {"read_tokens": packed.read, "logits_to_keep": packed.read_predictors}
-    with scoring_head(head, packed.targets, temperature, vocab_size, entropy_gradient, packed.kept):
-        outputs = model(**inputs)
-    logps, entropy = outputs.logits[0].unbind(dim=1)
-    aux_loss = outputs.aux_loss if with_aux_loss else None
-    entropy = entropy if entropy_gradient else entropy.detach()
-    return TokenScores(packed.to_padded(logps), packed.to_padded(entropy), aux_loss)
+    return inputs

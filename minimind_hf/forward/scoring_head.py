@@ -161,10 +161,21 @@ def scoring_head(
     kept: KeptTokens | None = None,
 ) -> Iterator[None]:
     """Makes `head` map hidden states `(1, K, H)` to log-probabilities and entropies `(1, K, 2)` of `targets`."""
+
+    def score(project: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        return chunked_scores(project, hidden[0], targets, temperature, vocab_size, entropy_gradient, kept)[None]
+
+    with replaced_head(head, score):
+        yield
+
+
+@contextmanager
+def replaced_head(head: nn.Module, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> Iterator[None]:
+    """Makes `head` return `compute(project, hidden)`, where `project` is what it computes otherwise."""
     project = head.forward
 
     def forward(hidden: Tensor) -> Tensor:
-        return chunked_scores(project, hidden[0], targets, temperature, vocab_size, entropy_gradient, kept)[None]
+        return compute(project, hidden)
 
     had_own = "forward" in vars(head)
     head.forward = forward

@@ -70,6 +70,13 @@ CHARTS = (
         "One line per reward function, before its weight. One that rises as another falls may do so at its expense.",
         label=lambda name: name.removeprefix("rewards/").removesuffix("/mean"),
     ),
+    Chart(
+        "Divergence from the teacher",
+        ("divergence", "eval_divergence"),
+        "Should fall: the loss of a distillation, per token.",
+        "nats",
+        label=lambda name: {"divergence": "training", "eval_divergence": "evaluation"}[name],
+    ),
     Chart("KL to the reference", ("kl_ref",), "Steady growth beyond 0.1 means the policy is drifting away.", "nats"),
     Chart(
         "Length of completions",
@@ -105,6 +112,7 @@ CHARTS = (
             "completions/clipped_ratio",
             "completions/repetition",
             "completions/thinking_closed",
+            "completions/on_policy",
             "frac_reward_zero_std",
             "early_stopped",
         ),

@@ -44,9 +44,8 @@ class RewardScorer:
         weights (`Sequence[float]`, *optional*): Weight of each signal. Unset: 1.0.
         processing_classes (`Sequence[PreTrainedTokenizerBase | None]`, or one, *optional*):
             Tokenizers of the reward models, in the order of `reward_funcs`.
-        model_kwargs (`dict`, *optional*):
-            Arguments of [`RewardModel.from_pretrained`] for functions that are models, for example
-            `trust_remote_code`.
+        model_kwargs (`dict`, *optional*): Arguments of [`RewardModel.from_pretrained`], such as `trust_remote_code`.
+        may_be_empty (`bool`): Whether there may be no function at all; every completion then has no signal.
 
     Attributes:
         names (`list[str]`): A unique name for each signal.
@@ -65,9 +64,10 @@ class RewardScorer:
         processing_classes: Sequence[PreTrainedTokenizerBase | None] | PreTrainedTokenizerBase | None = None,
         *,
         model_kwargs: dict[str, Any] | None = None,
+        may_be_empty: bool = False,
     ):
         specs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
-        if not specs:
+        if not specs and not may_be_empty:
             raise RewardError("reward_funcs is empty. Give at least one, for example reward_funcs=['length'].")
         tokenizers = _one_each("reward_processing_classes", processing_classes, len(specs), None)
         self._given = _one_each("reward_weights", weights, len(specs), 1.0)
@@ -337,7 +337,7 @@ def _check_weights(weights: list[float]) -> torch.Tensor:
             raise RewardError(
                 f"reward_weights holds {weight!r}, no finite number (in float32). Give one per reward function."
             )
-    if not any(weights):
+    if weights and not any(weights):
         raise RewardError(
             f"The weights are {[float(weight) for weight in weights]}. If all are 0, every reward is 0 and nothing is "
             "learned. Give at least one function a weight; 0 is for functions that are only logged."

@@ -71,6 +71,7 @@ class RLTrainer(Probing, EvaluatingTrainer):
     """
 
     config_class: type[RLConfig]  # the algorithm's config
+    needs_rewards = True  # whether a run without any reward function is refused
     loss_is_scaled_for_ga = True  # by the denominator of the whole optimizer step
 
     # The four steps
@@ -118,19 +119,21 @@ class RLTrainer(Probing, EvaluatingTrainer):
         rollout_func: Callable | None = None,
     ):
         check_objects(model, processing_class, peft_config)
-        check_reward_source(reward_funcs, environment_factory)
+        if self.needs_rewards:
+            check_reward_source(reward_funcs, environment_factory)
         args = args or self._default_args(model)
         check_config_class(args, self.config_class)
         args.check_again()
         # Cheap checks first: everything that can be refused is refused before weights are loaded.
-        tokenizer = processing_class or load_tokenizer(model, args)
+        tokenizer = self.processing_class = processing_class or load_tokenizer(model, args)
         self.agent = make_agent(args, tools, environment_factory, rollout_func, tokenizer)
         train_prompts = make_prompts(with_rows(train_dataset, args, self.agent), tokenizer, args, self.agent)
         eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args, self.agent)
         check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
         self._train_sampler = make_sampler(train_prompts, args)
         engine = make_engine(args, rollout_engine)
-        self.scorer = make_scorer(reward_funcs, reward_processing_classes, args, self.agent)
+        optional = not self.needs_rewards
+        self.scorer = make_scorer(reward_funcs, reward_processing_classes, args, self.agent, may_be_empty=optional)
         if rollout_func is None:  # which may add columns
             check_reward_columns(self.scorer, train_prompts, eval_prompts)
 

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 from tiny import QUIET, SIZES, make_policy, make_prompts, make_tokenizer, share_of_a, tiny_trainer
 
-from minimind_hf import GRPOConfig, PPOConfig
+from minimind_hf import DistillConfig, GRPOConfig, PPOConfig
 from minimind_hf.evaluation import EvalSettings, answer_prompts
 from minimind_hf.rewards import RewardScorer
 from minimind_hf.trainer.logs.reward_notes import OWN_NAMES, is_own_metric
@@ -29,9 +29,10 @@ def is_defined(name: str, patterns: list[re.Pattern]) -> bool:
     return any(pattern.fullmatch(form) for pattern in patterns for form in (name, name.removeprefix("eval_")))
 
 
-def train(config_class, folder, model, **changes) -> set[str]:
+def train(config_class, folder, model, prompts=12, further=None, **changes) -> set[str]:
     config = config_class(output_dir=str(folder), **SETTINGS | changes)
-    trainer = tiny_trainer(config, model, [share_of_a, "length"], eval_dataset=make_prompts(2, seed=1))
+    held_out = make_prompts(2, seed=1)
+    trainer = tiny_trainer(config, model, [share_of_a, "length"], prompts, eval_dataset=held_out, **(further or {}))
     trainer.train()
     return {name for log in trainer.state.log_history for name in log}
 
@@ -47,6 +48,14 @@ def test_grpo(tmp_path, patterns):
 def test_ppo(tmp_path, patterns):
     logged = train(PPOConfig, tmp_path, make_policy())
     assert {"explained_variance", "critic_loss", "seconds/values"} <= logged
+    assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
+
+
+def test_distillation(tmp_path, patterns):
+    rows = [{**row, "completion": "yes"} for row in make_prompts(12)]
+    teacher = {"teacher_model": make_policy(seed=1)}
+    logged = train(DistillConfig, tmp_path, make_policy(use_moe=True), rows, teacher, lmbda=0.5)
+    assert {"divergence", "eval_divergence", "completions/on_policy", "aux_loss", "sampling/k3"} <= logged
     assert [name for name in sorted(logged) if not is_defined(name, patterns)] == []
 
 

@@ -7,9 +7,9 @@ from collections import Counter as Counts
 
 import torch
 from chat_tokenizers import chat_tokenizer
-from tiny import GRPO, PPO, ScriptedEngine, make_policy
+from tiny import GRPO, PPO, TRAINERS, ScriptedEngine, make_policy
 
-from minimind_hf import Conversation, GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, Reply
+from minimind_hf import Conversation, DistillTrainer, GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, Reply
 from minimind_hf.rollout.transcript import Transcript
 
 TOKENIZER, ENDS = chat_tokenizer("qwen3")
@@ -139,22 +139,23 @@ def agent_trainer(
     peft_config=None,
     args=None,
     **settings,
-) -> GRPOTrainer | PPOTrainer:
+) -> GRPOTrainer | PPOTrainer | DistillTrainer:
     """A trainer of episodes.
 
     Args:
         config_class: Decides the algorithm.
         engine: One of its own, or `"scripted"`; unset, the config's.
         args: A config that is made already, in place of `config_class`.
-        settings: Of the config, and `environment_factory`, `tools` and `eval_dataset` of the trainer.
+        settings: Of the config, and `environment_factory`, `tools`, `eval_dataset` and `teacher_model` of the trainer.
     """
-    given = {name: settings.pop(name) for name in ("environment_factory", "tools", "eval_dataset") if name in settings}
+    of_trainer = ("environment_factory", "tools", "eval_dataset", "teacher_model")
+    given = {name: settings.pop(name) for name in of_trainer if name in settings}
     is_ppo = issubclass(config_class if args is None else type(args), PPOConfig)
     args = args or config_class(output_dir=str(folder), **(PPO if is_ppo else GRPO) | EPISODES | settings)
-    return (PPOTrainer if is_ppo else GRPOTrainer)(
-        agent_policy() if model is None else model,
-        rewards,
-        args,
+    return TRAINERS.get(type(args), GRPOTrainer)(
+        model=agent_policy() if model is None else model,
+        reward_funcs=rewards,
+        args=args,
         train_dataset=make_rows() if rows is None else rows,
         processing_class=TOKENIZER,
         rollout_engine=ScriptedPlayer(args.temperature) if engine == "scripted" else engine,

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from tiny import QUIET, SGD, SIZES, ScriptedEngine, make_policy, make_prompts, share_of_a, tiny_trainer
 from transformers import TrainerCallback
 
-from minimind_hf import GRPOConfig, PPOConfig
+from minimind_hf import DistillConfig, GRPOConfig, PPOConfig
 from minimind_hf.forward import scoring_head
 from minimind_hf.trainer.models.weights import NotFiniteError
 
@@ -40,6 +40,7 @@ FOLLOWED = {
 }
 MOE = {"use_moe": True, "num_experts_per_tok": 2}  # of two experts both weights depend on the router
 BF16 = {**EVALUATED, "bf16": True, "max_steps": 2, "gradient_checkpointing": True, "eval_steps": 1}
+DISTILL = {"num_generations": 2, "max_tokens_per_microbatch": 48, "loss_temperature": 1.0}
 RUNS = {
     "grpo": (GRPOConfig, {**GRPO, **EVALUATED}, False),
     "grpo_lora": (GRPOConfig, {**GRPO, "merge_adapters": True}, True),
@@ -53,6 +54,8 @@ RUNS = {
     "grpo_agent": (GRPOConfig, {**GRPO, **EVALUATED}, False),
     "grpo_agent_parts": (GRPOConfig, {**GRPO, "max_tokens_per_microbatch": 300}, True),
     "ppo_agent": (PPOConfig, PPO, False),
+    "distill": (DistillConfig, {**DISTILL, **EVALUATED}, False),
+    "distill_adapter": (DistillConfig, {**DISTILL, "beta": 0.5}, True),
     "bf16": (GRPOConfig, {**GRPO, **BF16}, False),
     "bf16_ppo": (PPOConfig, {**PPO, **BF16}, False),
 }
@@ -76,18 +79,22 @@ EXACT = (
     "grpo_agent",
     "grpo_agent_parts",
     "ppo_agent",
+    "distill",
+    "distill_adapter",
 )  # plain SGD: the same parameters however it is run
 RESUMED = {"ppo_adam": "checkpoint-4", "grpo_sync": "checkpoint-2"}  # runs that are resumed from a checkpoint
 
 
 # What runs start from that are given a folder, by which ZeRO-3 never has the whole model; others a model in memory
-STARTS = {"grpo_lora": "model", "ppo": "model", "grpo_adapter": "adapter"}
+STARTS = {"grpo_lora": "model", "ppo": "model", "grpo_adapter": "adapter", "distill_adapter": "model"}
+TEACHERS = {"distill": "teacher", "distill_adapter": "adapter"}  # another model, or an adapter on the student's base
 
 
 def make_starts(folder: Path) -> None:
     """Makes the folders of STARTS beside those of the runs."""
     policy = make_policy()
     policy.save_pretrained(folder / "model")
+    make_policy(seed=5, num_hidden_layers=1, hidden_size=64).save_pretrained(folder / "teacher")
     policy.name_or_path = str(folder / "model")
     adapted = get_peft_model(policy, LoraConfig(r=4, lora_alpha=16, target_modules="all-linear"))
     generator = torch.Generator().manual_seed(1)
@@ -124,7 +131,8 @@ def build(name: str, folder: Path, processes: int, **changes):
         )
     start = str(folder.parent / STARTS[name]) if name in STARTS else make_policy(**(MOE if name == "moe" else {}))
     held_out = make_prompts(5) if config.eval_strategy != "no" else None  # no whole number of batches
-    return tiny_trainer(config, start, prompts=48, eval_dataset=held_out, peft_config=adapters)
+    further = {"teacher_model": str(folder.parent / TEACHERS[name])} if name in TEACHERS else {}
+    return tiny_trainer(config, start, prompts=48, eval_dataset=held_out, peft_config=adapters, **further)
 
 
 def run(name: str, folder: Path, processes: int, checkpoint: Path | None = None, **changes):

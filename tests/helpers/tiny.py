@@ -10,6 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from minimind_hf import (
+    DistillConfig,
+    DistillTrainer,
     GRPOConfig,
     GRPOTrainer,
     MiniMindConfig,
@@ -149,9 +151,17 @@ def collected(trainer, count: int = 3, seed: int = 1, prompts: list[dict] | None
     return experience
 
 
+TRAINERS = {PPOConfig: PPOTrainer, DistillConfig: DistillTrainer}  # GRPOTrainer for all others
+
+
 def tiny_trainer(
-    config: GRPOConfig | PPOConfig, model=None, reward=share_of_a, prompts=12, engine="scripted", **arguments
-) -> GRPOTrainer | PPOTrainer:
+    config: GRPOConfig | PPOConfig | DistillConfig,
+    model=None,
+    reward=share_of_a,
+    prompts=12,
+    engine="scripted",
+    **arguments,
+) -> GRPOTrainer | PPOTrainer | DistillTrainer:
     """The trainer that a config is of.
 
     Args:
@@ -163,11 +173,10 @@ def tiny_trainer(
             same tokens.
         arguments: Further ones of the trainer.
     """
-    trainer_class = PPOTrainer if isinstance(config, PPOConfig) else GRPOTrainer
-    return trainer_class(
-        make_policy() if model is None else model,
-        reward,
-        config,
+    return TRAINERS.get(type(config), GRPOTrainer)(
+        model=make_policy() if model is None else model,
+        reward_funcs=reward,
+        args=config,
         train_dataset=make_prompts(prompts) if isinstance(prompts, int) else prompts,
         processing_class=make_tokenizer(),
         rollout_engine=ScriptedEngine(config.temperature) if engine == "scripted" else engine,

@@ -7,6 +7,7 @@ from dataclasses import fields
 import agent
 import before_rl
 import common
+import distill
 import dpo
 import grpo
 import ppo
@@ -19,18 +20,19 @@ from recipe_parser import RecipeParser
 from transformers import TrainingArguments
 from trl import DPOConfig, ModelConfig, RewardConfig, SFTConfig
 
-from minimind_hf import GRPOConfig, PPOConfig
+from minimind_hf import DistillConfig, GRPOConfig, PPOConfig
 from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields
 
 CLASSES = {
     grpo: (common.ScriptArguments, GRPOConfig, ModelConfig),
     ppo: (common.ScriptArguments, PPOConfig, ModelConfig),
+    distill: (common.ScriptArguments, DistillConfig, ModelConfig),
     agent: (agent.AgentArguments, GRPOConfig, ModelConfig),
     sft: (sft.SFTArguments, SFTConfig, ModelConfig),
     dpo: (before_rl.DataArguments, DPOConfig, ModelConfig),
     reward: (reward.RewardArguments, RewardConfig, ModelConfig),
 }
-RL = (grpo, ppo, agent)
+RL = (grpo, ppo, distill, agent)
 
 
 @pytest.fixture(params=CLASSES, ids=lambda recipe: recipe.__name__)

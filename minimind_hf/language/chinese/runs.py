@@ -17,8 +17,12 @@ RUNS = {
     "step {step}/{steps}: {measured}, {time} left": "第 {step}/{steps} 步：{measured}，剩余 {time}",
     "step {step}, evaluation: {measured}": "第 {step} 步，评测：{measured}",
     "step {step}, evaluation of {name}: {measured}": "第 {step} 步，评测 {name}：{measured}",
-    "held-out accuracy before reinforcement learning: {accuracy:.1%}": "强化学习之前的留出正确率：{accuracy:.1%}",
-    "held-out accuracy after reinforcement learning: {accuracy:.1%}": "强化学习之后的留出正确率：{accuracy:.1%}",
+    "held-out accuracy before {training}: {accuracy:.1%}": "{training}之前的留出正确率：{accuracy:.1%}",
+    "held-out accuracy after {training}: {accuracy:.1%}": "{training}之后的留出正确率：{accuracy:.1%}",
+    "reinforcement learning": "强化学习",
+    "distillation": "蒸馏",
+    "training the teacher in {folder} with recipes/grpo.py": "用 recipes/grpo.py 训练教师模型：{folder}",
+    "held-out accuracy of the teacher: {accuracy:.1%}": "教师模型的留出正确率：{accuracy:.1%}",
     "no reward was logged (see logging_steps), so there is no reward curve": (
         "日志里没有 reward（见 logging_steps），所以没有 reward 曲线"
     ),

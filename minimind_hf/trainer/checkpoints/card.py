@@ -53,7 +53,15 @@ _NOT_OF_THE_RESULT = (
 )
 _OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "target_modules")
 _PACKAGES = ("minimind-hf", "torch", "transformers", "accelerate", "datasets", "peft", "trl", "tokenizers")
-_METRICS = ("reward", "reward_std", "kl_ref", "entropy", "completions/mean_length", "completions/clipped_ratio")
+_METRICS = (
+    "reward",
+    "reward_std",
+    "divergence",
+    "kl_ref",
+    "entropy",
+    "completions/mean_length",
+    "completions/clipped_ratio",
+)
 
 _TEMPLATE = """\
 ---
@@ -70,7 +78,8 @@ _TEMPLATE = """\
 
 ## Training
 
-Optimizer steps: {{ steps }}. Processes: {{ processes }}. The reward is the weighted sum of: {{ rewards }}.
+Optimizer steps: {{ steps }}. Processes: {{ processes }}.
+{%- if rewards %} The reward is the weighted sum of: {{ rewards }}.{% endif %}
 
 {{ settings }}
 
@@ -117,7 +126,7 @@ def model_card(
             "generated_from_trainer",
             "minimind-hf",
             algorithm.label.lower(),
-            "reinforcement-learning",
+            algorithm.kind,
             *_as_list(tags),
         ],
     )
@@ -245,11 +254,11 @@ def described_run(trainer: Trainer) -> dict[str, Any]:
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:
     """The differences between runs with equal settings: model, adapters, number of prompts, rewards, steps."""
     model, prompts = trainer.policy, trainer.train_dataset
-    weights = trainer.scorer.weights.tolist()
+    weighted = zip(trainer.scorer.weights.tolist(), reward_names(trainer), strict=True)
     described = {
         "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
         "prompts": "a stream" if isinstance(prompts, PromptStream) else len(prompts),
-        "rewards": ", ".join(f"{w:g} x {name}" for w, name in zip(weights, reward_names(trainer), strict=True)),
+        "rewards": ", ".join(f"{weight:g} x {name}" for weight, name in weighted) or "none",
         "steps": trainer.state.max_steps,
     }
     if is_peft_model(model):

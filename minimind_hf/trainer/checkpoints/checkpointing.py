@@ -51,6 +51,7 @@ class CheckpointingTrainer(SavingTrainer):
 
     agent: Agent | None
     _rollouts: Rollouts
+    reference_kind = "reference (of the KL penalty)"  # the frozen model that is not part of a checkpoint
     further_models: tuple[str, ...] = ()  # folders of a checkpoint that hold models beside the policy
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -140,7 +141,9 @@ class CheckpointingTrainer(SavingTrainer):
             if self.is_world_process_zero():
                 saved = saved_order(resume_from_checkpoint)
                 warn_of_other_order(resume_from_checkpoint, saved, self._data_order)
-                warn_of_other_reference(resume_from_checkpoint, saved.get(REFERENCE), self._reference_fingerprint)
+                warn_of_other_reference(
+                    resume_from_checkpoint, saved.get(REFERENCE), self._reference_fingerprint, self.reference_kind
+                )
                 warn_if_nothing_is_left(resume_from_checkpoint, self.state)
         return places
 

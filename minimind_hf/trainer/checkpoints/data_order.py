@@ -72,18 +72,23 @@ def warn_of_other_order(folder: str | Path, saved: Mapping[str, Any], own: Mappi
         )
 
 
-def warn_of_other_reference(folder: str | Path, saved: str | None, own: str | None) -> None:
+def warn_of_other_reference(
+    folder: str | Path, saved: str | None, own: str | None, what: str = "reference (of the KL penalty)"
+) -> None:
     """Says that a resumed run makes its reference of another model than the one that it began with.
 
     Args:
         folder (`str` or `Path`): The checkpoint.
         saved (`str`, *optional*), own (`str`, *optional*): Fingerprints of the references; unset where there is none.
+        what (`str`): What the reference is.
     """
     if saved is not None and own is not None and saved != own:
         logger.warning(
-            "%s was written by a run whose reference (of the KL penalty) has other weights than the model given now. "
-            "The policy comes from the checkpoint, the reference does not: pass the model that the run began with.",
+            "%s was written by a run whose %s has other weights than the model given now. The policy comes from the "
+            "checkpoint, the %s does not: pass the model that the run began with.",
             folder,
+            what,
+            what.split(" ")[0],
         )
 
 

@@ -21,6 +21,7 @@ from ...atomic import whole_file
 from ...reports.curve import plot_reward_curve
 from ..distributed.rollout_weights import RolloutWeights
 from ..distributed.sharding import without_copies
+from ..models.adapters import TEACHER_ADAPTER
 from ..models.reference import REFERENCE_ADAPTER
 from ..models.weights import declare_float32, saving_where_called, with_master_weights, without_tied
 from .atomic import committed, drop_old_checkpoints
@@ -61,8 +62,8 @@ class SavingTrainer(Trainer):
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             declare_float32(folder, weights)
-            if REFERENCE_ADAPTER in getattr(self.policy, "peft_config", {}):
-                shutil.rmtree(folder / REFERENCE_ADAPTER)  # a resumed run creates it again from the initial model
+            for frozen in {REFERENCE_ADAPTER, TEACHER_ADAPTER} & set(getattr(self.policy, "peft_config", {})):
+                shutil.rmtree(folder / frozen)  # a resumed run makes it again of what it began with
 
     def _weights_to_save(self, model: nn.Module, gathered: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         """Returns gathered weights, or `None` to save those of the modules; every process calls it."""

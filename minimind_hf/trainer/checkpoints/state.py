@@ -35,6 +35,8 @@ IN_THE_BUFFER = (
     "gamma",
     "lam",
     "turn_discount",
+    "lmbda",
+    "seq_kd",
 )
 
 

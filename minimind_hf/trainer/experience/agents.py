@@ -52,14 +52,17 @@ def check_reward_source(reward_funcs: Any, environments: Any) -> None:
         )
 
 
-def make_scorer(reward_funcs: Any, processing_classes: Any, args: RLConfig, agent: Agent | None) -> RewardScorer:
+def make_scorer(
+    reward_funcs: Any, processing_classes: Any, args: RLConfig, agent: Agent | None, may_be_empty: bool = False
+) -> RewardScorer:
     """Returns the reward functions: those given, and the rewards of environments, whose weight is 1.
 
     Raises:
-        ValueError: If there is no reward at all.
+        ValueError: If there is no reward at all, unless the algorithm needs none (`may_be_empty`).
     """
-    added = [] if agent is None else agent.reward_functions(are_only=not reward_funcs)
-    check_reward_source(reward_funcs, added)
+    added = [] if agent is None else agent.reward_functions(are_only=not reward_funcs and not may_be_empty)
+    if not may_be_empty:
+        check_reward_source(reward_funcs, added)
     given = list(reward_funcs) if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     if reward_funcs is None:
         given = []
@@ -67,7 +70,8 @@ def make_scorer(reward_funcs: Any, processing_classes: Any, args: RLConfig, agen
     if isinstance(processing_classes, list | tuple):
         processing_classes = [*processing_classes, *[None] * len(added)]
     further = {"trust_remote_code": args.trust_remote_code}
-    return RewardScorer([*given, *added], weights, processing_classes, model_kwargs=further)
+    functions = [*given, *added]
+    return RewardScorer(functions, weights, processing_classes, model_kwargs=further, may_be_empty=may_be_empty)
 
 
 def all_weights(args: RLConfig, agent: Agent | None) -> list[float] | None:

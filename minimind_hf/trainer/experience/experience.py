@@ -32,6 +32,7 @@ class Experience:
     seed: int = 0  # of the sampling
     step: int = 0  # optimizer steps done before the sampling
     num_stand_ins: int = 0
+    off_policy: list[bool] | None = None  # P: whether the completions are not the policy's own (distillation)
     metrics: Metrics = field(default_factory=Metrics)  # collects everything that is measured
     draw: int | None = None  # number of the pass of a training rollout; unset in evaluations
     refill: Refill | None = None  # draws further groups while the rollout runs
@@ -154,6 +155,7 @@ def selected(experience: Experience, groups: Sequence[int]) -> Experience:
     return replace(
         experience,
         prompts=[experience.prompts[group] for group in groups],
+        off_policy=experience.off_policy and [experience.off_policy[group] for group in groups],
         rollouts=of(experience.rollouts),
         episodes=of(experience.episodes),
         given_prompts=of(experience.given_prompts),

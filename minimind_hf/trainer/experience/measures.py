@@ -27,7 +27,7 @@ def measure_experience(
     """Adds the metrics of a rollout, without stand-ins.
 
     Args:
-        experience ([`Experience`]): A rollout with advantages.
+        experience ([`Experience`]): A rollout, with advantages where the algorithm has some.
         signal_names (`Sequence[str]`): Names of the reward functions, in the order of `Experience.signals`.
         tokenizer: Decodes the end of a prompt, to see whether it opens a thought.
     """
@@ -36,7 +36,8 @@ def measure_experience(
     metrics.add_range("reward_{}", experience.rewards[~experience.rewards.isnan()])
     for name, signal in zip(signal_names, experience.signals.unbind(dim=1), strict=True):
         metrics.add_values(f"rewards/{name}/mean", signal, std_name=f"rewards/{name}/std")
-    metrics.add_values("advantages/mean", experience.advantages, std_name="advantages/std")
+    if experience.advantages is not None:
+        metrics.add_values("advantages/mean", experience.advantages, std_name="advantages/std")
     metrics.add_values("completions/mean_length", experience.lengths)
     metrics.add_range("completions/{}_length", experience.lengths)
     metrics.add_values("completions/clipped_ratio", experience.truncated)

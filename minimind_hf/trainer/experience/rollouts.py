@@ -136,14 +136,15 @@ class Rollouts:
             function, ends = self._function, self.eos_token_ids
             rollouts, experience.given_prompts = call_rollout_function(function, experience, ends)
         else:
-            asked, count, sampling = self.begin(experience), experience.num_generations, self._sampling(experience)
+            asked, count, sampling = self.begin(experience), experience.num_generations, self.sampling(experience)
             if experience.refill is not None:  # which has each group checked before it is scored
                 return self.engine.generate(asked, count, sampling, refill=experience.refill)
             rollouts = self.engine.generate(asked, count, sampling)
         self.check(experience, rollouts)
         return rollouts
 
-    def _sampling(self, experience: Experience) -> SamplingParams:
+    def sampling(self, experience: Experience) -> SamplingParams:
+        """How the completions of an experience are drawn, by the settings as they are now."""
         args = self._args
         return SamplingParams(
             args.max_completion_length,
@@ -178,7 +179,7 @@ class Rollouts:
         Raises:
             ValueError: With the number of the completion and its fault.
         """
-        sampling = self._sampling(experience)
+        sampling = self.sampling(experience)
         if self._agent is not None:
             check_episodes(rollouts, experience.num_counted, self._vocab_size, self.engine, sampling)
         else:
@@ -187,7 +188,7 @@ class Rollouts:
         self._check_lengths(experience, rollouts)
 
     def _play(self, experience: Experience) -> list[Rollout]:
-        played, sampling = self.begin(experience), self._sampling(experience)
+        played, sampling = self.begin(experience), self.sampling(experience)
         self.engine.tool_workers = self._args.tool_workers
         if experience.refill is not None:
             return self.engine.converse(played, sampling, refill=experience.refill)

@@ -21,6 +21,7 @@ from ...language import AUTO, chosen, said, speaking
 
 SHOWN = {
     "reward": "reward",
+    "divergence": "divergence",
     "kl_ref": "kl_ref",
     "completions/mean_length": "length",
     "loss": "loss",

@@ -62,7 +62,7 @@ class RewardNotes:
 _OWN = """
 reward reward_std reward_min reward_max frac_reward_zero_std advantages/mean advantages/std
 completions/mean_length completions/min_length completions/max_length completions/clipped_ratio completions/repetition
-completions/thinking_closed completions/count completions/tokens entropy
+completions/thinking_closed completions/count completions/tokens completions/on_policy entropy divergence
 prompts/drawn prompts/without_variance prompts/filled prompts/reward prompts/skipped prompts/solved prompts/hopeless
 sampling/audit seconds/audit seconds/proof
 episodes/turns episodes/reached_max_turns episodes/cut_observations episodes/observation_share

@@ -14,6 +14,7 @@ from torch import nn
 
 POLICY_ADAPTER = "default"
 CRITIC_ADAPTER = "critic"
+TEACHER_ADAPTER = "teacher"
 
 PLAIN_STARTS = ("gaussian", "eva", "orthogonal")  # `init_lora_weights`: B times A is 0 up to rounding, as with True
 

@@ -28,7 +28,7 @@ from ...forward.token_batch import made_up_batch
 from ...paths import check_loadable, check_nothing_missing
 from ..distributed.sharding import whole_weights
 from ..settings.base import RLConfig
-from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER
+from .adapters import CRITIC_ADAPTER, POLICY_ADAPTER, TEACHER_ADAPTER
 from .dropout import disable_dropout, say_that_it_drops_out
 from .quantised import prepare_quantised
 from .reference import REFERENCE_ADAPTER
@@ -84,8 +84,20 @@ def _see_no_later_tokens(model: nn.Module) -> None:
 
 
 def _load(name: str, args: RLConfig) -> PreTrainedModel:
-    """Loads a model; for the folder or name of an adapter, loads its base and the adapter for further training."""
-    init_kwargs = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+    return load_whole(name, {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})})
+
+
+def load_whole(name: str, init_kwargs: dict[str, Any]) -> PreTrainedModel:
+    """Loads a model; for the folder or name of an adapter, loads its base and the adapter for further training.
+
+    Args:
+        name (`str`): A name or folder.
+        init_kwargs (`dict`): Arguments of `from_pretrained`.
+
+    Raises:
+        ValueError: If it cannot be loaded, or does not name its base.
+    """
+    init_kwargs = dict(init_kwargs)
     cache_dir = init_kwargs.get("cache_dir")
     check_loadable(name, cache_dir=cache_dir)
     if find_adapter_config_file(name, revision=init_kwargs.get("revision")) is None:
@@ -156,7 +168,7 @@ def _check_adapter_names(model: nn.Module) -> None:
             f"The model's active adapter is named {model.active_adapter!r}, but the trained adapter must be named "
             f"{POLICY_ADAPTER!r}. Create or load it without adapter_name, or pass its folder as model."
         )
-    taken = [name for name in (REFERENCE_ADAPTER, CRITIC_ADAPTER) if name in model.peft_config]
+    taken = [name for name in (REFERENCE_ADAPTER, CRITIC_ADAPTER, TEACHER_ADAPTER) if name in model.peft_config]
     if taken:
         raise ValueError(
             f"The model already has an adapter {taken[0]!r}, probably added by an earlier trainer. Load the model "
@@ -242,21 +254,23 @@ def _has_router_loss(model: nn.Module) -> bool:
     return isinstance(getattr(outputs, "aux_loss", None), torch.Tensor)
 
 
-def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool) -> str:
+def fast_layout(policy: PreTrainedModel, args: RLConfig, with_aux_loss: bool, purpose: str = "trained") -> str:
     """Enables the fast paths that the policy supports, and returns the layout for its log-probabilities.
 
     Args:
         policy: The policy with its adapters, not yet wrapped for training.
         args ([`RLConfig`]): Settings; `forward_layout` is the requested layout.
         with_aux_loss (`bool`): Whether the run needs the router's auxiliary loss.
+        purpose (`str`): What is done with the model, for the message.
     """
     use_lean_modules(policy, args)
     with whole_weights(policy):
         layout, reason = choose_layout(args.forward_layout, policy, with_aux_loss)
     if reason is not None:
         logger.warning(
-            "%s is trained in the %s layout, which is slower than %s: %s.",
+            "%s is %s in the %s layout, which is slower than %s: %s.",
             type(unwrap(policy)).__name__,
+            purpose,
             layout,
             args.forward_layout,
             reason,

@@ -7,7 +7,7 @@ weights are mixed, saved and loaded parameter by parameter, so that no process e
 
 import copy
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class Reference:
                 self._adapter = _add_reference_adapter(policy)
             else:  # whose state may be more than parameters, or which cannot be there twice
                 self._model = _frozen_copy(policy)
-        self._fingerprint = _fingerprint(self._model)
+        self._fingerprint = None if self._model is None else fingerprint_of(self._model.parameters())
 
     @property
     def fingerprint(self) -> str | None:
@@ -230,10 +230,9 @@ def _laid_out_like(parameter: nn.Parameter, whole: Tensor) -> Tensor:
     return distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements)
 
 
-def _fingerprint(model: nn.Module | None) -> str | None:
-    parameters = (
-        [] if model is None else [parameter.detach().flatten()[:_LOOKED_AT] for parameter in model.parameters()]
-    )
-    if not parameters or any(parameter.numel() == 0 for parameter in parameters):
+def fingerprint_of(parameters: Iterable[nn.Parameter]) -> str | None:
+    """Tells models with other weights apart by some numbers of each parameter; `None` if they are sharded already."""
+    looked_at = [parameter.detach().flatten()[:_LOOKED_AT] for parameter in parameters]
+    if not looked_at or any(part.numel() == 0 for part in looked_at):
         return None
-    return f"{zlib.crc32(torch.cat([each.float().cpu() for each in parameters]).numpy().tobytes()):08x}"
+    return f"{zlib.crc32(torch.cat([part.float().cpu() for part in looked_at]).numpy().tobytes()):08x}"

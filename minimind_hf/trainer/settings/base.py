@@ -17,6 +17,7 @@ from ...bounds import Bounds, Count, NotNegative, Share
 from ...environment import only_cpu
 from ...forward.layouts import LAYOUTS
 from .agents import AgentSettings
+from .algorithm import Algorithm
 from .checks import check_intervals, check_json, check_output_dir, check_values
 from .engines import EngineSettings, check_engine_settings
 from .given import noting_given, noting_passed
@@ -36,20 +37,6 @@ _Temperature = Annotated[
 ]
 _TopP = Annotated[float, Bounds(above=0, at_most=1, remedy="1.0 draws from all tokens.")]
 _TopK = Annotated[int | None, Bounds(at_least=0, remedy="0 draws from all tokens.")]
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """How an algorithm is presented.
-
-    Args:
-        label (`str`): Its name.
-        paper (`str`, *optional*), arxiv (`str`, *optional*): Title and arXiv number of its source.
-    """
-
-    label: str
-    paper: str | None = None
-    arxiv: str | None = None
 
 
 @dataclass

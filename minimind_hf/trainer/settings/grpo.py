@@ -20,8 +20,9 @@ from ...algorithms import (
     turn_advantages,
 )
 from ...bounds import Bounds, Count, NotNegative, Positive, Share
+from .algorithm import Algorithm
 from .algorithms import advantage_of, level_notices, objective_of
-from .base import Algorithm, RLConfig, _field
+from .base import RLConfig, _field
 from .dynamic_sampling import DynamicSamplingSettings
 from .generation_kwargs import resolve_generation_kwargs
 from .trl_defaults import DEFAULTS, say_other_defaults, take_trl_defaults

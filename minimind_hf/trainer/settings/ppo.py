@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...bounds import Bounds, Count, NotNegative, Share
-from .base import Algorithm, RLConfig, _field
+from .algorithm import Algorithm
+from .base import RLConfig, _field
 
 PPO_AGGREGATIONS = ("token", "sequence", "constant")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GRPO and PPO, all weights and LoRA, in two processes under DDP, ZeRO and FSDP2: as in one process."""
+"""GRPO, PPO and distillation, all weights and LoRA, in two processes under DDP, ZeRO and FSDP2: as in one process."""
 
 import importlib.util
 import json
@@ -37,6 +37,9 @@ def alone(tmp_path_factory):
         forget_precision()
         (folder / f"{name}.json").write_text(json.dumps(trainer.state.log_history))
     return folder
+
+
+DIVERGENCE = "divergence"
 
 
 def weights(folder):
@@ -95,9 +98,17 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
     for name in EXACT:
         assert_close(weights(tmp_path / name), weights(alone / name), 1e-6)
         log, expected = results[f"{name}_0"]["log"], json.loads((alone / f"{name}.json").read_text())
-        for metric in ("loss", "reward", "grad_norm", "kl_ref", "critic_grad_norm", "explained_variance"):
+        for metric in (
+            "loss",
+            "reward",
+            "grad_norm",
+            "kl_ref",
+            "critic_grad_norm",
+            "explained_variance",
+            "divergence",
+        ):
             assert series(log, metric) == pytest.approx(series(expected, metric), abs=1e-4), (name, metric)
-        assert len(evaluations(log)) == (2 if name in ("grpo", "ppo", "grpo_agent") else 0)
+        assert len(evaluations(log)) == (2 if name in ("grpo", "ppo", "grpo_agent", "distill") else 0)
         for found, wanted in zip(evaluations(log), evaluations(expected), strict=True):
             assert found == pytest.approx(wanted, abs=1e-6), name
 
