@@ -17,9 +17,11 @@ from .introspection import unwrap
 from .logprobs import call_padded, mean_aux_loss, packed_inputs, padded_inputs
 from .on_device import on_device
 from .scoring_head import replaced_head
-from .shared_prompt import pack
+from .shared_prompt import PackedBatch
 from .token_batch import TokenBatch, made_up_batch
+from .varlen import packed_for
 
+IN_ONE_ROW = ("shared_prompt", "varlen")  # layouts that only models take whose head is the last that they compute
 Project = Callable[[Tensor], Tensor]
 Read = Callable[[Project, Tensor, slice], Tensor]
 
@@ -35,9 +37,9 @@ def read_head(
     """Runs a model on a batch and returns what was read at the K scored tokens.
 
     Args:
-        model: A causal LM; for `shared_prompt`, one that [`choose_layout`] accepted.
+        model: A causal LM; for `shared_prompt` and `varlen`, one that [`choose_layout`] accepted for it.
         batch ([`TokenBatch`]): The completions and their prompts.
-        layout (`str`): `"shared_prompt"`, `"padded"` or `"unpadded"`.
+        layout (`str`): As for [`score_completions`].
         read (`Callable`): `(project, hidden, rows)` -> `(R, D)` for R of the K tokens, `rows` of all.
         reads_head (`bool`): Whether nothing follows the head; see [`head_is_last`].
         with_aux_loss (`bool`): Also return the router's auxiliary loss (mixture-of-experts models only).
@@ -45,8 +47,8 @@ def read_head(
     Returns:
         `(values, aux_loss)`: `(K, D)`, in the order of the completions and their tokens.
     """
-    if layout == "shared_prompt":
-        return _read_packed(model, batch, read, with_aux_loss)
+    if layout in IN_ONE_ROW:
+        return _read_packed(model, packed_for(layout, batch, with_aux_loss), read, with_aux_loss)
     parts = [batch] if layout == "padded" else batch.by_prompt()
     found, losses, start = [], [], 0
     for part in parts:
@@ -58,8 +60,9 @@ def read_head(
     return torch.cat(found), losses[0] if layout == "padded" else mean_aux_loss(losses, batch)
 
 
-def _read_packed(model: nn.Module, batch: TokenBatch, read: Read, with_aux_loss: bool) -> tuple[Tensor, Tensor | None]:
-    packed = pack(batch, keep_last_tokens=with_aux_loss)
+def _read_packed(
+    model: nn.Module, packed: PackedBatch, read: Read, with_aux_loss: bool
+) -> tuple[Tensor, Tensor | None]:
     rows = slice(0, len(packed.targets))
     head = unwrap(model).get_output_embeddings()
     with replaced_head(head, lambda project, hidden: read(project, hidden[0], rows)[None]):
@@ -104,6 +107,11 @@ def _at(values: Tensor, places: Sequence[Sequence[int]], columns: Sequence[int],
         of_column = {column: positions - width - 1 + column for column in columns}
     index = [row * positions + of_column[place] for row, of_row in enumerate(places) for place in of_row]
     return values.flatten(0, 1)[on_device(index, values.device)]
+
+
+def can_read_head(model: nn.Module, layout: str) -> bool:
+    """Whether a model's head can be read in a layout; if not, its logits are."""
+    return layout in IN_ONE_ROW or head_is_last(model)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from ..algorithms import aggregate
 from ..data import PromptDataset
 from ..forward.divergences import Comparison, divergence_scores
-from ..forward.head_rows import head_is_last
+from ..forward.head_rows import can_read_head
 from ..rollout import Rollout, RolloutEngine, TorchEngine
 from ..rollout.agreement import failing_together
 from .base import RLTrainer
@@ -94,7 +94,7 @@ class DistillTrainer(RLTrainer):
     def trained_model(self, policy: PreTrainedModel, args: DistillConfig) -> nn.Module:
         self.teacher = make_teacher(self._given_teacher, policy, self.processing_class, args, self.layout)
         with whole_weights(policy):
-            self._reads_head = self.layout == "shared_prompt" or head_is_last(policy)
+            self._reads_head = can_read_head(policy, self.layout)
         return policy
 
     def _check_off_policy(self) -> None:

@@ -204,3 +204,11 @@ def test_no_more_logits_are_kept_than_those_of_a_chunk(layout, monkeypatch):
         scores.divergence.sum().backward()
     assert max(made) == rows and len(made) > 4 * 240 / rows - 4  # forward and again in the backward pass, of both
     assert not any(shape[-1:] == (259,) and shape.numel() > rows * 259 for shape in kept)
+
+
+def test_the_layout_of_flash_attention():
+    student, teacher = (exact(seeded(lambda: LlamaForCausalLM(LlamaConfig(**SHAPE))).double()) for _ in range(2))
+    with torch.no_grad():
+        teacher.lm_head.weight.mul_(3)
+    batch = with_masks(ragged_batch())
+    assert_equal_to_dense(student, teacher, batch, Comparison(1.0, TEMPERATURE, TEMPERATURE), "varlen")

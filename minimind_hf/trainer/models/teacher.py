@@ -25,7 +25,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from trl.models.utils import prepare_deepspeed, prepare_fsdp
 
 from ...forward.divergences import TeacherRows
-from ...forward.head_rows import Project, head_is_last, read_head, unchanged
+from ...forward.head_rows import Project, can_read_head, read_head, unchanged
 from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
 from ...forward.token_batch import TokenBatch
 from ...paths import check_loadable
@@ -73,7 +73,7 @@ class Teacher:
             check_context(model, args, "teacher")
             self.layout, probed = fast_layout(model, args, with_aux_loss=False, purpose="asked as a teacher"), model
         with whole_weights(probed), self._answering(student):
-            self._gives_hidden = not _adapts_head(probed) and (self.layout == "shared_prompt" or head_is_last(probed))
+            self._gives_hidden = not _adapts_head(probed) and can_read_head(probed, self.layout)
         self.fingerprint = _fingerprint(model, student)
 
     @property
