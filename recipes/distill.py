@@ -19,6 +19,9 @@ The run saves the student, its tokenizer, a model card and report.html in the ou
 one JSON object; for the embedded task it contains the accuracies of student and teacher on held-out prompts.
 """
 
+import quiet  # noqa: F401 - before libraries that talk about themselves are imported
+
+# isort: split
 import json
 import os
 import subprocess
@@ -59,6 +62,8 @@ EMBEDDED_DEFAULTS = {
     "warmup_steps": 4,
     "temperature": TEMPERATURE,
     "thinking_ratio": 1.0,
+    "probe_prompts": 4,
+    "probe_steps": 10,
     "max_completion_length": MAX_COMPLETION_LENGTH,
     "save_strategy": "no",
     "report_to": "none",

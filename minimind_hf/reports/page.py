@@ -87,7 +87,7 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         zero=zero_everywhere(runs),
         samples=early_and_late(runs[0]) if alone else None,
         probes=probes_of(runs[0]) if alone else None,
-        tokens=_tokens(runs[0]) if alone else "",
+        tokens=_tokens(runs[0]) if alone else None,
         rows=rows,
         labels=labels,
         settings=_settings(runs[0]) if alone else ([], []),
@@ -135,10 +135,12 @@ def _about(run: RunRecord) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in found.items() if value]
 
 
-def _tokens(run: RunRecord) -> str:
-    """The completions that were kept token by token, packed; nothing if there are none."""
+def _tokens(run: RunRecord) -> dict[str, str | None] | None:
+    """The completions that were kept token by token: `data`, packed, and the numbers that they are `chosen_by`."""
     rows = [{**row, "prompt": as_text(row.get("prompt"))} for row in run.tokens]
-    return fitted(rows, ROOM_FOR_TOKENS)[0]
+    ends = ("advantage", "reward")
+    chosen_by = next((f"{name}s" for name in ends if any(row.get(name) is not None for row in rows)), None)
+    return {"data": fitted(rows, ROOM_FOR_TOKENS)[0], "chosen_by": chosen_by} if rows else None
 
 
 def _health(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[list[str]]:

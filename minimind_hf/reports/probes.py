@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from .people import number
 from .record import RunRecord
-from .rows import as_text
+from .rows import as_text, reward_of
 
 MOST_ROUNDS = 12  # of answers that are shown next to each other
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -45,9 +44,9 @@ def _answers(rows: Mapping[int, Mapping[str, Any]], steps: Sequence[int]) -> lis
             answers.append(None)
             continue
         row, text = rows[step], as_text(rows[step]["completion"])
-        cut = ", cut off" if row.get("finish_reason") == "length" else ""
-        line = f"reward {number(row.get('reward'))}, {row.get('tokens', '?')} tokens{cut}"
-        answers.append({"pieces": changes(before, text), "line": line, "same": text == before})
+        parts = [*reward_of(row, with_signals=False), f"{row.get('tokens', '?')} tokens"]
+        parts += ["cut off"] if row.get("finish_reason") == "length" else []
+        answers.append({"pieces": changes(before, text), "line": ", ".join(parts), "same": text == before})
         before = text
     return answers
 

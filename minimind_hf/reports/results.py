@@ -151,6 +151,7 @@ def cards(run: RunRecord) -> Iterator[Result]:
     names = {
         "reward": "reward",
         "eval_reward": "held-out reward",
+        "divergence": "divergence from the teacher",
         "kl_ref": "KL to the reference",
         "completions/mean_length": "tokens per completion",
         "explained_variance": "explained variance",

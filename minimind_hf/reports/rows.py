@@ -11,6 +11,7 @@ from typing import Any
 
 from .episodes import call_text
 from .packed import ROOM_FOR_ROWS, fitted
+from .people import number
 from .record import COMPLETIONS_FOLDER, RunRecord, read_lines
 
 MOST_BYTES = 16_000_000  # of the files of completions of all runs that are read; packed they are far smaller
@@ -82,6 +83,15 @@ def _row(label: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": row.get("tokens"),
         "cut": row.get("finish_reason") == "length",
     }
+
+
+def reward_of(row: Mapping[str, Any], with_signals: bool = True) -> list[str]:
+    """The reward of a completion as a part of a line about it; none if nothing gave rewards."""
+    signals = row.get("signals") or {}
+    if row.get("reward") is None and not signals:
+        return []
+    said = ", ".join(f"{name} {number(value)}" for name, value in signals.items())
+    return [f"reward {number(row.get('reward'))}" + (f" ({said})" if said and with_signals else "")]
 
 
 def as_text(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from .episodes import conversation, failures_first, is_episode, pieces, told
 from .people import number
 from .record import RunRecord
-from .rows import as_text
+from .rows import as_text, reward_of
 
 
 def early_and_late(run: RunRecord) -> dict[str, Any]:
@@ -33,8 +33,7 @@ def _shown(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
-    signals = ", ".join(f"{name} {number(value)}" for name, value in (row.get("signals") or {}).items())
-    parts = [f"reward {number(row.get('reward'))} ({signals})", f"{row.get('tokens', '?')} tokens"]
+    parts = [*reward_of(row), f"{row.get('tokens', '?')} tokens"]
     sample: dict[str, Any] = {"prompt": as_text(row.get("prompt"))}
     if is_episode(row):
         parts.append(told(row))

@@ -159,6 +159,7 @@ class DistillTrainer(RLTrainer):
             self._teacher_engine.sync_weights(teacher, experience.step)
             sampling = self._rollouts.sampling(experience)
             rollouts = self._teacher_engine.generate(experience.prompt_ids, experience.num_generations, sampling)
+        experience.metrics.add_sampled(len(rollouts), sum(len(rollout.completion_ids) for rollout in rollouts))
         return [not_drawn(rollout) for rollout in rollouts]
 
     # Step 3: there are no advantages
@@ -195,6 +196,7 @@ class DistillTrainer(RLTrainer):
         loss = aggregate(scores.divergence, mask, args.loss_aggregation, denominator, args.max_completion_length)
         own = mask * ~batch.old_logps.isnan()
         measure_mismatch(scores.logps, replace(batch, loss_mask=own), self.state.global_step, metrics)
+        self.run_log.tokens.see(batch, scores.logps, model.training, divergence=scores.divergence)
         num_tokens = mask.sum()
         metrics.add_mean("divergence", token_sum(scores.divergence.detach(), mask), num_tokens)
         metrics.add_mean("entropy", token_sum(scores.entropy, mask), num_tokens)

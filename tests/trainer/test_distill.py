@@ -3,6 +3,7 @@
 what is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from minimind_hf import DistillConfig, DistillTrainer, GRPOConfig, TorchEngine
 from minimind_hf.algorithms import generalized_jsd
+from minimind_hf.reports.page import write_report
+from minimind_hf.reports.record import read_lines
 from minimind_hf.trainer.checkpoints.card import model_card
 from minimind_hf.trainer.experience.off_policy import chosen_off_policy
 
@@ -161,6 +164,63 @@ def test_card_and_run_name_the_algorithm(make):
         assert json.load(file)["algorithm"] == "GKD"
 
 
+def kept(trainer, name: str) -> list[dict]:
+    return read_lines(Path(trainer.args.output_dir) / "samples" / f"{name}.jsonl")
+
+
+def test_tokens_are_kept_with_their_divergence(make):
+    trainer = make(
+        make_policy().double(), make_policy(seed=1).double(), learning_rate=0.0, max_steps=1, logging_steps=1
+    )
+    trainer.train()
+    rows, tokenizer = kept(trainer, "tokens"), make_tokenizer()
+    assert len(rows) == 4 and all("advantage" not in row and row["reward"] is None for row in rows)
+    student, teacher, compared = make_policy().double(), make_policy(seed=1).double(), 0
+    for row in rows:
+        texts = (row["prompt"], "".join(row["tokens"]))
+        prompt, ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+        if len(ids) != len(row["tokens"]):
+            continue  # bytes that are no text
+        own, other = (
+            torch.log_softmax(model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / 0.8, dim=-1)
+            for model in (student, teacher)
+        )
+        assert row["divergence"] == pytest.approx(generalized_jsd(own, other, 1.0).tolist(), abs=1e-4)
+        assert row["ratio"] == pytest.approx([1.0] * len(ids), abs=1e-4)
+        compared += 1
+    assert compared
+
+
+def test_with_rewards_the_lowest_and_the_highest_are_kept(make):
+    trainer = make(rewards=share_of_a, max_steps=1)
+    trainer.train()
+    rewards = [row["reward"] for row in kept(trainer, "tokens")]
+    assert len(rewards) == 4 and rewards == sorted(rewards)
+    assert rewards[0] == pytest.approx(logged(trainer, "reward_min")[0], abs=1e-4)
+    assert rewards[-1] == pytest.approx(logged(trainer, "reward_max")[0], abs=1e-4)
+
+
+def test_a_report_without_rewards(make):
+    trainer = make(log_completions=True, probe_prompts=2, probe_steps=1)
+    trainer.train()
+    page = write_report(trainer.args.output_dir).read_text()
+    assert "divergence from the teacher" in page and "Probe prompts" in page and "Token by token" in page
+    assert "reward -" not in page and "lowest and the highest" not in page
+
+
+@pytest.mark.parametrize("lmbda", [0.5, 1.0])
+def test_probes_leave_a_run_as_it_is(make, lmbda, tmp_path):
+    found = []
+    for number in (0, 2):
+        trainer = make(prompts=answered(24), lmbda=lmbda, probe_prompts=number, probe_steps=1, engine=None)
+        trainer.train()
+        found.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    answers = kept(trainer, "probes")
+    assert [row["step"] for row in answers] == [0, 0, 1, 1, 2, 2]
+    assert all(row["completion"] != f" {index}!" for index, row in enumerate(answers))  # drawn, not the data's
+
+
 # Whose completions
 
 
@@ -198,6 +258,7 @@ def test_no_completion_of_its_own(make, seq_kd):
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     trainer.train()
     assert logged(trainer, "completions/on_policy") == [0.0, 0.0]
+    assert logged(trainer, "completions/count") == ([8.0, 8.0] if seq_kd else [])  # of those that are drawn
     assert any(not torch.equal(*pair) for pair in zip(before, trainer.model.parameters(), strict=True))
     if seq_kd:  # the teacher's, as an engine with the teacher's weights draws them
         engine = TorchEngine()

@@ -40,7 +40,8 @@ function rows(data) {
   function item(row) {
     const box = make("article", "", { className: "row" });
     const signals = Object.entries(row.signals ?? {}).map(([name, value]) => `${name} ${people(value)}`).join(", ");
-    const head = [row.run, `step ${people(row.step)}`, `reward ${people(row.reward)}${signals ? ` (${signals})` : ""}`];
+    const head = [row.run, `step ${people(row.step)}`];
+    if (signals || Number.isFinite(row.reward)) head.push(`reward ${people(row.reward)}${signals ? ` (${signals})` : ""}`);
     if (row.tokens !== null) head.push(`${people(row.tokens)} tokens`);
     if (row.cut) head.push("cut off");
     box.append(make("span", head.filter(Boolean).join(" · "), { className: "muted" }));

@@ -3,6 +3,7 @@
 "use strict";
 
 const MEASURES = {
+  divergence: { title: "divergence from the teacher" },
   logp: { title: "log-probability", low: true },
   ratio: { title: "ratio to the sampling policy", middle: 1 },
   advantage_of_token: { title: "advantage", middle: 0 },
@@ -19,8 +20,9 @@ function tokens(data) {
   const numbersOf = (row, name) => row[name] ?? (name === "logp" ? row.engine_logp : null);
   const known = Object.keys(MEASURES).filter((name) => data.some((row) => numbersOf(row, name)));
   data.forEach((row, place) => {
-    const label = `step ${people(row.step)}: reward ${people(row.reward)}, advantage ${people(row.advantage)}, ${row.tokens.length} tokens`;
-    which.append(make("option", label, { value: place }));
+    const own = ["reward", "advantage"].filter((name) => Number.isFinite(row[name]));
+    const label = [...own.map((name) => `${name} ${people(row[name])}`), `${row.tokens.length} tokens`].join(", ");
+    which.append(make("option", `step ${people(row.step)}: ${label}`, { value: place }));
   });
   known.forEach((name) => measure.append(make("option", MEASURES[name].title, { value: name })));
   which.value = data.length - 1;

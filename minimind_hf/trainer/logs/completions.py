@@ -66,7 +66,7 @@ class CompletionLog:
             [row["prompt"] for row in rows],
             [row["completion"] for row in rows],
             rewards,
-            [_number(row["advantage"]) for row in rows],
+            [_number(row.get("advantage")) for row in rows],
             step,
             self.rows_to_print,
         )

@@ -2,8 +2,9 @@
 """A few completions token by token, for the report: what the engine, the policy, the reference and the critic say.
 
 Two completions with the lowest and two with the highest advantage, of the rollouts whose first optimizer step is 1, 2,
-4, 8, ..., and of the last one: few enough to keep, whatever the length of a run. What the update computes anyway is
-taken from it, on its last pass over a completion, and read from the device when it is written.
+4, 8, ..., and of the last one: few enough to keep, whatever the length of a run. Without advantages, rewards decide;
+without rewards, the first four are kept. What the update computes anyway is taken from it, on its last pass over a
+completion, and read from the device when it is written.
 """
 
 import json
@@ -51,7 +52,7 @@ class TokenLog:
             self.path.unlink(missing_ok=True)
 
     def add(self, experience: Experience, step: int, is_last: bool) -> None:
-        """Chooses completions of a rollout with advantages, and writes those of the rollout before.
+        """Chooses completions of a rollout, and writes those of the rollout before.
 
         Args:
             experience ([`Experience`]): The rollout.
@@ -61,30 +62,34 @@ class TokenLog:
         self.write()
         if not self._writes or not (is_last or step & (step - 1) == 0):
             return
-        advantages = experience.counted.advantages.tolist()
-        known = sorted((value, index) for index, value in enumerate(advantages) if value == value)
-        indices = [index for _, index in known]
-        if len(indices) > LOWEST + HIGHEST:
-            indices = [*indices[:LOWEST], *indices[-HIGHEST:]]
-        for index in indices:
+        advantages = None if experience.advantages is None else experience.advantages.tolist()
+        for index in _ends(experience.counted):
             prompt, rollout = experience.prompt_of(index), experience.rollouts[index]
             key = (tuple(prompt["prompt_ids"]), tuple(rollout.completion_ids))
             self._chosen[key] = {
                 "step": step,
                 "prompt": prompt["prompt"],
                 "reward": experience.rewards[index].item(),
-                "advantage": advantages[index],
+                **({} if advantages is None else {"advantage": advantages[index]}),
                 "wrote": rollout.loss_mask or [1] * len(rollout.completion_ids),
                 "engine_logp": rollout.logprobs,
             }
 
-    def see(self, batch: MicroBatch, logps: Tensor, is_training: bool) -> None:
-        """Takes what a loss has computed of the chosen completions among a micro-batch; `logps` is `(N, C)`."""
+    def see(self, batch: MicroBatch, logps: Tensor, is_training: bool, **further: Tensor) -> None:
+        """Takes what a loss has computed of the chosen completions among a micro-batch.
+
+        Args:
+            batch ([`MicroBatch`]): N completions.
+            logps (`Tensor` of shape `(N, C)`): Their log-probabilities.
+            is_training (`bool`): Whether it is an update; else nothing is taken.
+            **further (`Tensor` of shape `(N, C)`): More numbers of their tokens, under the names of the file.
+        """
         if not self._chosen or not is_training:
             return
         for row, key in enumerate(zip(map(tuple, batch.prompt_ids), map(tuple, batch.completion_ids), strict=True)):
             if key in self._chosen:
-                self._chosen[key]["seen"] = _of_row(batch, logps.detach(), row, len(key[1]))
+                seen = {name: values[row, : len(key[1])] for name, values in further.items()}
+                self._chosen[key]["seen"] = _of_row(batch, logps.detach(), row, len(key[1]), seen)
 
     def write(self) -> None:
         """Writes what was chosen and not written yet."""
@@ -99,11 +104,21 @@ class TokenLog:
         self._chosen = {}
 
 
+def _ends(experience: Experience) -> list[int]:
+    """The completions with the lowest and the highest advantages or rewards; the first ones if none has any."""
+    values = experience.rewards if experience.advantages is None else experience.advantages
+    known = sorted((value, index) for index, value in enumerate(values.tolist()) if value == value)
+    indices = [index for _, index in known]
+    if experience.advantages is None and not indices:
+        return list(range(len(values)))[: LOWEST + HIGHEST]
+    return [*indices[:LOWEST], *indices[-HIGHEST:]] if len(indices) > LOWEST + HIGHEST else indices
+
+
 @torch.no_grad()
-def _of_row(batch: MicroBatch, logps: Tensor, row: int, length: int) -> dict[str, Tensor]:
+def _of_row(batch: MicroBatch, logps: Tensor, row: int, length: int, further: dict[str, Tensor]) -> dict[str, Tensor]:
     """The numbers of one completion, on the device, a value for each of its tokens."""
     new, old = logps[row, :length].float(), batch.old_logps[row, :length].float()
-    found = {"logp": new, "ratio": bounded_exp(new - old)}
+    found = {**further, "logp": new, "ratio": bounded_exp(new - old)}
     if batch.advantages is not None:
         own = batch.advantages[row]
         found["advantage_of_token"] = own.expand(length) if own.dim() == 0 else own[:length]
