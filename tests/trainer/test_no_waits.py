@@ -5,9 +5,9 @@ import pytest
 import torch
 from no_waits import Waits, no_waits
 from peft import LoraConfig
-from tiny import GRPO, PPO, make_policy, tiny_trainer
+from tiny import GRPO, PPO, QUIET, SGD, SIZES, make_policy, tiny_trainer
 
-from minimind_hf import GRPOConfig, PPOConfig
+from minimind_hf import DistillConfig, GRPOConfig, PPOConfig
 
 CASES = {
     "plain": {},
@@ -25,19 +25,31 @@ ONLY_GRPO = {
     "corrected": {"rollout_correction": "truncate"},
     "twice": {"num_iterations": 2},
 }
-EACH = [("grpo", case) for case in CASES | ONLY_GRPO] + [("ppo", case) for case in CASES]
+ONLY_DISTILL = {"mixture": {"beta": 0.5, "loss_temperature": 1.5}}
+OF_ALGORITHM = {"grpo": CASES | ONLY_GRPO, "ppo": CASES, "distill": CASES | ONLY_DISTILL}
+EACH = [(algorithm, case) for algorithm, cases in OF_ALGORITHM.items() for case in cases]
+KINDS = {
+    "grpo": (GRPOConfig, GRPO),
+    "ppo": (PPOConfig, PPO),
+    "distill": (DistillConfig, QUIET | SIZES | SGD | {"num_generations": 2}),
+}
+
+
+def further(algorithm: str) -> dict:
+    return {"teacher_model": make_policy(seed=1, hidden_size=48)} if algorithm == "distill" else {}
 
 
 @pytest.mark.parametrize("layout", ["shared_prompt", "padded"])
 @pytest.mark.parametrize(("algorithm", "case"), EACH)
 def test_an_update_does_not_wait(tmp_path, algorithm, case, layout, monkeypatch):
-    changes = dict((CASES | ONLY_GRPO)[case])
+    changes = dict(OF_ALGORITHM[algorithm][case])
     model, lora = changes.pop("model", make_policy)(), changes.pop("peft_config", None)
     if case == "moe":
         model.set_experts_implementation("batched_mm")  # transformers' default on a CPU sorts tokens by expert
-    settings, config = (GRPO, GRPOConfig) if algorithm == "grpo" else (PPO, PPOConfig)
+    config, settings = KINDS[algorithm]
     args = config(str(tmp_path), **settings | {"forward_layout": layout} | changes)
-    trainer = tiny_trainer(args, model, engine=None if "top_k" in changes else "scripted", peft_config=lora)
+    engine = None if "top_k" in changes else "scripted"
+    trainer = tiny_trainer(args, model, engine=engine, peft_config=lora, **further(algorithm))
     steps = []
     original = trainer.training_step
 
@@ -55,11 +67,12 @@ def test_an_update_does_not_wait(tmp_path, algorithm, case, layout, monkeypatch)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", KINDS)
 def test_torch_finds_no_wait_on_a_device(tmp_path, algorithm, monkeypatch):
-    settings, config = (GRPO, GRPOConfig) if algorithm == "grpo" else (PPO, PPOConfig)
+    config, settings = KINDS[algorithm]
     settings = {name: value for name, value in settings.items() if name != "use_cpu"}
-    trainer = tiny_trainer(config(str(tmp_path), **settings), make_policy(hidden_size=128), engine="scripted")
+    model = make_policy(hidden_size=128)
+    trainer = tiny_trainer(config(str(tmp_path), **settings), model, engine="scripted", **further(algorithm))
     steps, original = [], trainer.training_step
 
     def training_step(*given):
