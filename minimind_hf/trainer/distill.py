@@ -14,6 +14,7 @@ from ..algorithms import aggregate
 from ..data import PromptDataset
 from ..forward.divergences import Comparison, divergence_scores
 from ..forward.head_rows import can_read_head
+from ..forward.proof import compare_scores
 from ..rollout import Rollout, RolloutEngine, TorchEngine
 from ..rollout.agreement import failing_together
 from .base import RLTrainer
@@ -24,6 +25,7 @@ from .experience.micro_batch import MicroBatch
 from .experience.mismatch import measure_mismatch
 from .experience.off_policy import chosen_off_policy, given_rollout, no_answer, not_drawn
 from .experience.parts import CPU_TOKENS, split_by_tokens
+from .experience.proving import ForwardProof, computing_dtype
 from .metrics import Metrics, token_sum
 from .models.teacher import check_teacher, make_teacher
 from .settings.distill import DistillConfig
@@ -90,6 +92,7 @@ class DistillTrainer(RLTrainer):
         self._check_off_policy()
         self.teacher.prepare(self.accelerator)
         self._teacher_engine = TorchEngine(args.max_batch_rows)  # with seq_kd
+        self._teacher_proof = ForwardProof(args.verify_fast_paths, self.accelerator.device, "Answers of the teacher")
 
     def trained_model(self, policy: PreTrainedModel, args: DistillConfig) -> nn.Module:
         self.teacher = make_teacher(self._given_teacher, policy, self.processing_class, args, self.layout)
@@ -161,6 +164,29 @@ class DistillTrainer(RLTrainer):
             rollouts = self._teacher_engine.generate(experience.prompt_ids, experience.num_generations, sampling)
         experience.metrics.add_sampled(len(rollouts), sum(len(rollout.completion_ids) for rollout in rollouts))
         return [not_drawn(rollout) for rollout in rollouts]
+
+    def prove(self, experience: Experience) -> None:
+        super().prove(experience)
+        teacher = self.teacher
+        if teacher.model is None or not self._teacher_proof.is_due:  # an adapter computes as the student does
+            return
+        few, temperature, layout = self.completions_of_a_proof(experience), self.args.temperature, teacher.layout
+        with (
+            experience.metrics.phase("proof"),
+            teacher.drawing(self.policy) as whole,
+            self.compute_loss_context_manager(),
+        ):
+            dtype = computing_dtype(self.args, whole)
+            holds = self._teacher_proof.holds(
+                whole, layout, lambda: compare_scores(whole, few, temperature, layout, dtype, with_gradients=False)
+            )
+        if not holds:
+            teacher.use_plain_forward()
+
+    def use_plain_forward(self) -> None:
+        super().use_plain_forward()
+        if self.teacher.model is None:
+            self.teacher.use_plain_forward()
 
     # Step 3: there are no advantages
 

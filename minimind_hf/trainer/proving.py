@@ -33,9 +33,7 @@ class ProvingTrainer(CheckpointingTrainer):
         """
         if not self._forward_proof.is_due:
             return
-        device, policy = self.accelerator.device, self.policy
-        (batch,) = split_experience(experience, len(experience.rollouts), mask_truncated=False, device=device)
-        few = few_completions(batch, vocabulary_size(policy))
+        policy, few = self.policy, self.completions_of_a_proof(experience)
         with (
             experience.metrics.phase("proof"),
             self._rollout_weights.gathered(self.model_wrapped, policy) as whole,
@@ -43,7 +41,13 @@ class ProvingTrainer(CheckpointingTrainer):
         ):
             holds = self._forward_proof.holds(whole, self.layout, lambda: self._compare(whole, few))
         if not holds:
-            self._use_plain_forward()
+            self.use_plain_forward()
+
+    def completions_of_a_proof(self, experience: Experience) -> TokenBatch:
+        """A few completions of a rollout, on the device."""
+        device, count = self.accelerator.device, len(experience.rollouts)
+        (batch,) = split_experience(experience, count, mask_truncated=False, device=device)
+        return few_completions(batch, vocabulary_size(self.policy))
 
     def _compare(self, policy: nn.Module, few: TokenBatch) -> Finding:
         dtype, is_whole = computing_dtype(self.args, policy), not shards_weights(self.accelerator)
@@ -54,7 +58,8 @@ class ProvingTrainer(CheckpointingTrainer):
             return found
         return found.and_also(compare_values(both.critic, few, both.values_layout, dtype))
 
-    def _use_plain_forward(self) -> None:
+    def use_plain_forward(self) -> None:
+        """From now on, all updates use the plain layout and modules."""
         self.layout = plain_layout_of(self.layout)
         if isinstance(self._trained, ActorCritic):
             self._trained.layout = self._trained.values_layout = self.layout

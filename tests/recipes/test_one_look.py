@@ -20,14 +20,20 @@ RECIPES = {
     "reward": (PREFERENCE, BEFORE, "loss"),
     "grpo": ({"prompt": "a"}, [*RL, "--num_generations", "2"], "reward"),
     "ppo": ({"prompt": "a"}, [*RL, "--mini_batch_size", "4"], "reward"),
+    "distill": (
+        {"prompt": "a"},
+        ["--max_completion_length", "8", "--teacher_model_name_or_path", "teacher"],
+        "divergence",
+    ),
 }
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_only_lines_of_our_own(recipes_dir, tmp_path, recipe):
     row, flags, shown = RECIPES[recipe]
-    make_llama().save_pretrained(tmp_path / "model")
-    make_tokenizer().save_pretrained(tmp_path / "model")
+    for seed, name in enumerate(("model", "teacher")):
+        make_llama(seed).save_pretrained(tmp_path / name)
+        make_tokenizer().save_pretrained(tmp_path / name)
     (tmp_path / "data.jsonl").write_text((json.dumps(row) + "\n") * 8)
     given = ["--model_name_or_path", "model", "--dataset_name", "data.jsonl", "--output_dir", "out", *flags]
     given += ["--use_cpu", "--report_to", "none", "--per_device_train_batch_size", "4", "--max_steps", "4"]
@@ -48,7 +54,8 @@ def test_only_lines_of_our_own(recipes_dir, tmp_path, recipe):
     assert json.loads(done.stdout.splitlines()[-1])["output_dir"] == "out"
 
 
-def test_importing_a_recipe_says_nothing(recipes_dir):
+@pytest.mark.parametrize("recipe", ["agent", "distill"])
+def test_importing_a_recipe_says_nothing(recipes_dir, recipe):
     """Nor do the modules that it imports before those that the others share."""
-    done = Running([sys.executable, str(recipes_dir / "agent.py"), "--help"], environment()).finish()
-    assert done.stderr == "" and done.stdout.startswith("usage: agent.py ")
+    done = Running([sys.executable, str(recipes_dir / f"{recipe}.py"), "--help"], environment()).finish()
+    assert done.stderr == "" and done.stdout.startswith(f"usage: {recipe}.py ")

@@ -4,9 +4,9 @@
 import pytest
 import torch
 from peft import LoraConfig
-from tiny import GRPO, PPO, make_policy, random_ids, tiny_trainer
+from tiny import GRPO, PPO, QUIET, SGD, SIZES, make_policy, random_ids, tiny_trainer
 
-from minimind_hf import GRPOConfig, PPOConfig
+from minimind_hf import DistillConfig, GRPOConfig, PPOConfig
 from minimind_hf.forward import lean, shared_prompt
 from minimind_hf.forward.kept_tokens import KeptTokens
 from minimind_hf.forward.lean import restore_forwards
@@ -144,6 +144,43 @@ def test_a_fault_is_found_and_the_plain_forward_taken(tmp_path, algorithm, fault
     assert not restore_forwards(trainer.reference.model)
     (line,) = said
     assert FAULTS[fault] in line and "shared_prompt" in line
+
+
+def make_distillation(tmp_path, verify="always", **changes):
+    settings = QUIET | SIZES | SGD | {"num_generations": 2, "verify_fast_paths": verify} | changes
+    return tiny_trainer(DistillConfig(str(tmp_path), **settings), teacher_model=make_policy(seed=1, hidden_size=48))
+
+
+def test_a_teacher_is_proved_by_itself(tmp_path, said):
+    expected = trained(make_distillation(tmp_path, "off"))
+    assert said == []
+    assert_same(trained(make_distillation(tmp_path)), expected)
+    assert len(said) == 2 and all("equals" in line and "shared_prompt" in line for line in said)
+    assert "Updates of" in said[0] and "gradients" in said[0]
+    assert "teacher" in said[1] and "gradients" not in said[1]
+
+
+@pytest.mark.parametrize("whose", ["student", "teacher", "both"])
+def test_a_fault_of_a_distillation_is_found(tmp_path, whose, monkeypatch, said):
+    plain = make_distillation(tmp_path, "off", forward_layout="padded")
+    restore_forwards(plain.model)
+    restore_forwards(plain.teacher.model)
+    expected = trained(plain)
+    trainer = make_distillation(tmp_path)
+    models = {"student": [trainer.model], "teacher": [trainer.teacher.model]}
+    models["both"] = [*models["student"], *models["teacher"]]
+    original = shared_prompt._by_group
+    widths = {model.config.hidden_size for model in models[whose]}
+
+    def attention(query, *rest):
+        return original(query, *rest) * (float("nan") if query.shape[1] * query.shape[3] in widths else 1.0)
+
+    monkeypatch.setattr(shared_prompt, "_by_group", attention)
+    for name, value in trained(trainer).items():
+        torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=0)
+    is_plain = {"student": trainer.layout == "padded", "teacher": trainer.teacher.layout == "padded"}
+    assert is_plain == {name: whose in (name, "both") for name in is_plain}
+    assert all(not restore_forwards(model) for model in models[whose])
 
 
 def test_a_critic_is_proved_by_itself(tmp_path, monkeypatch, said):

@@ -56,10 +56,11 @@ class ForwardProof:
     Args:
         mode (`str`): The setting `verify_fast_paths`.
         device (`torch.device`): Of the update.
+        whose (`str`): The forward passes of what are judged, in the line that says so.
     """
 
-    def __init__(self, mode: str, device: torch.device):
-        self._mode, self._device = mode, device
+    def __init__(self, mode: str, device: torch.device, whose: str = "Updates of"):
+        self._mode, self._device, self._whose = mode, device, whose
         self._is_due = mode == "always" or (mode == "first" and device.type != "cpu")
         self._is_said = False
 
@@ -84,13 +85,13 @@ class ForwardProof:
     def _say(self, name: str, layout: str, own: Finding, faults: list[str]) -> None:
         if faults:
             logger.warning(
-                "Updates of %s on %s use the plain layout and modules: the %s layout and lean modules differ (%s).",
-                *(name, self._device, layout, faults[0]),
+                "%s %s on %s use the plain layout and modules: the %s layout and lean modules differ (%s).",
+                *(self._whose, name, self._device, layout, faults[0]),
             )
         elif not self._is_said:
             logger.warning(
-                "Updates of %s on %s use the %s layout, which equals the plain forward (%s).",
-                *(name, self._device, layout, own.largest),
+                "%s %s on %s use the %s layout, which equals the plain forward (%s).",
+                *(self._whose, name, self._device, layout, own.largest),
             )
             self._is_said = True
 

@@ -27,6 +27,8 @@ from trl.models.utils import prepare_deepspeed, prepare_fsdp
 from ...forward.divergences import TeacherRows
 from ...forward.head_rows import Project, can_read_head, read_head, unchanged
 from ...forward.introspection import refuse_learned_prompts, unwrap, vocabulary_size
+from ...forward.lean import restore_forwards
+from ...forward.proof import plain_layout_of
 from ...forward.token_batch import TokenBatch
 from ...paths import check_loadable
 from ..distributed.rollout_weights import RolloutWeights
@@ -60,7 +62,7 @@ class Teacher:
 
     def __init__(self, model: PreTrainedModel | None, student: PreTrainedModel, args: DistillConfig, layout: str):
         self._model = model
-        self._project: Project | None = None  # the student's own head
+        self._head: nn.Module | None = None  # the student's own
         self._weights: RolloutWeights | None = None
         self._accelerator: Accelerator | None = None
         if model is None:
@@ -87,11 +89,10 @@ class Teacher:
         if self._model is None:
             return
         self._weights = RolloutWeights(self._model, accelerator)
-        head = unwrap(self._model).get_output_embeddings()
         if self._gives_hidden:
+            head = unwrap(self._model).get_output_embeddings()
             with whole_weights(self._model):
-                kept = copy.deepcopy(head).to(accelerator.device) if shards_weights(accelerator) else head
-            self._project = kept.forward
+                self._head = copy.deepcopy(head).to(accelerator.device) if shards_weights(accelerator) else head
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
             self._model = prepare_deepspeed(self._model, accelerator)
         elif accelerator.distributed_type == DistributedType.FSDP:
@@ -120,6 +121,16 @@ class Teacher:
                 reads_head=gives_hidden,
             )
         return TeacherRows(values, self._project if gives_hidden else unchanged)
+
+    @property
+    def _project(self) -> Project | None:
+        return None if self._head is None else self._head.forward  # not its call, which would run hooks of sharding
+
+    def use_plain_forward(self) -> None:
+        """From now on, the plain layout and modules; a student whose base is shared has done the same."""
+        self.layout = plain_layout_of(self.layout)
+        for module in filter(None, (self._model, self._head)):
+            restore_forwards(module)
 
     @contextmanager
     def drawing(self, student: PreTrainedModel) -> Iterator[nn.Module]:
