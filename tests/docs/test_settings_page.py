@@ -63,7 +63,8 @@ def test_what_trl_calls_a_field(rows):
     assert {name for name, found in cells.items() if name in grpo and any("same" in each for each in found)} == (
         theirs & cells.keys()
     )
-    assert cells["temperature"] == ["same, `1.0`"]
+    assert cells["temperature"] == ["GRPO: same, `1.0`<br>Distill: same, `0.9`"]
+    assert cells["beta"] == ["same, `0.0`", "same, `0.5`"]
     assert cells["max_completion_length"] == ["GRPO: same, `512`<br>PPO: `response_length`"]
     assert cells["clip_epsilon"] == ["`cliprange`"]
     assert cells["speculation"] == [""]
