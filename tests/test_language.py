@@ -2,10 +2,8 @@
 """Every text has its Chinese, with the same values and figures in it; and which language is spoken."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
+from itertools import chain
 from pathlib import Path
 from string import Formatter
 
@@ -13,10 +11,18 @@ import pytest
 from naming import raises_naming
 
 from minimind_hf.cli import main
+from minimind_hf.health.checks import TOOL_FAILURES
 from minimind_hf.health.monitor import message_of
 from minimind_hf.health.rules import RULES
 from minimind_hf.language import Text, Texts, chosen, language, said, speaking
 from minimind_hf.language.chinese import CHINESE
+from minimind_hf.reports.charts import CHARTS
+from minimind_hf.reports.curves import AXES
+from minimind_hf.reports.histograms import TITLES
+from minimind_hf.reports.page import CHOSEN
+from minimind_hf.reports.people import UNITS
+from minimind_hf.reports.results import CARDS
+from minimind_hf.trainer.logs.health import WRONG_WEIGHTS
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEAKERS = {"said", "Text", "_said", "tell"}  # what takes a text as an argument
@@ -27,6 +33,8 @@ def literals(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
     """The texts that an expression may be: itself, either side of a condition, or what a name was set to."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
+    if isinstance(node, ast.Tuple):  # of `map(said, (...))`
+        return [text for each in node.elts for text in literals(each, names)]
     if isinstance(node, ast.IfExp):
         return [*literals(node.body, names), *literals(node.orelse, names)]
     if isinstance(node, ast.Name):
@@ -44,7 +52,7 @@ def said_in(path: Path) -> set[str]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 names.setdefault(node.targets[0].id, []).append(node.value)
         for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and _name_of(node.func) in SPEAKERS:
+            if isinstance(node, ast.Call) and {_name_of(each) for each in (node.func, *node.args[:1])} & SPEAKERS:
                 found |= {text for argument in node.args for text in literals(argument, names)}
     return found
 
@@ -55,16 +63,43 @@ def _name_of(function: ast.expr) -> str:
 
 def texts_of_tables() -> set[str]:
     """Texts that stand in tables, and are said from there."""
-    from minimind_hf.health.checks import TOOL_FAILURES
-    from minimind_hf.trainer.logs.health import WRONG_WEIGHTS
-
     of_rules = {text for rule in RULES for text in (rule.title, rule.fires, rule.means, *rule.remedies)}
-    return of_rules | {*TOOL_FAILURES.values(), *WRONG_WEIGHTS, ", ", "; ", "; or "}
+    of_charts = {text for chart in CHARTS for text in (chart.title, chart.note, chart.unit)} - {""}
+    of_page = {
+        *AXES.values(),
+        *CARDS.values(),
+        *chain.from_iterable(TITLES.values()),
+        *CHOSEN.values(),
+        *(unit for unit, _ in UNITS),
+    }
+    return of_rules | of_charts | of_page | {*TOOL_FAILURES.values(), *WRONG_WEIGHTS, "A custom metric."}
+
+
+def said_on_the_page() -> set[str]:
+    """The texts of the template and of the scripts."""
+    folder = ROOT / "minimind_hf" / "reports"
+    files = [folder / "page.html.jinja", *(folder / "assets").glob("*.js")]
+    found = {text for path in files for text in re.findall(r'said\("(.*?)"[,)]', path.read_text(encoding="utf-8"))}
+    measures = (folder / "assets" / "tokens.js").read_text(encoding="utf-8").split("};")[0]
+    return found | set(re.findall(r'title: "(.*?)"', measures))
+
+
+def counted_in(path: Path) -> set[str]:
+    """What a module counts, as one and as several."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    things = [text for call in calls if _name_of(call.func) == "counted" for text in literals(call.args[-1], {})]
+    return {f"{{count}} {thing}{end}" for thing in things for end in ("", "s")}
 
 
 def all_texts() -> set[str]:
     files = [*(ROOT / "minimind_hf").rglob("*.py"), *(ROOT / "recipes").glob("*.py")]
-    return texts_of_tables() | {text for path in files for text in said_in(path)}
+    joined = {", ", "; ", "; or "}
+    return (
+        texts_of_tables()
+        | said_on_the_page()
+        | joined
+        | {text for path in files for text in said_in(path) | counted_in(path)}
+    )
 
 
 def test_every_text_has_its_chinese():
@@ -78,7 +113,9 @@ def test_nothing_is_translated_that_nothing_says():
 
 
 def fields_of(text: str) -> set[tuple]:
-    return {(name, form) for _, name, form, _ in Formatter().parse(text) if name is not None}
+    """Names and formats of values; how a date is written is free."""
+    fields = [(name.split(".")[0], form) for _, name, form, _ in Formatter().parse(text) if name is not None]
+    return {(name, "" if form.startswith("%") else form) for name, form in fields}
 
 
 def figures_of(text: str) -> list[str]:
@@ -142,15 +179,11 @@ def test_another_language_is_refused():
         chosen("fr")
 
 
-def test_tests_speak_english_wherever_they_run():
+def test_tests_speak_english_wherever_they_run(monkeypatch):
+    """conftest.py sets the first of the three, whatever it was."""
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    monkeypatch.setenv("LC_MESSAGES", "zh_CN.UTF-8")
     assert chosen() == "en"
-
-
-def test_also_where_the_locale_is_chinese():
-    env = os.environ | dict.fromkeys(LOCALE, "zh_CN.UTF-8")
-    test = f"{__file__}::test_tests_speak_english_wherever_they_run"
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", test], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
 
 
 def test_a_chinese_run(make_trainer, tmp_path, capsys):

@@ -7,6 +7,17 @@ of flags and the names of settings and metrics stay English, so that they can be
 with `speaking`, around the code that says something. This room imports nothing of the project.
 """
 
-from .speech import AUTO, LANGUAGES, Text, Texts, chosen, language, said, sentences, speaking
+from .speech import AUTO, LANGUAGES, Text, Texts, chosen, language, said, sentences, speaking, texts_of_pages
 
-__all__ = ["AUTO", "LANGUAGES", "Text", "Texts", "chosen", "language", "said", "sentences", "speaking"]
+__all__ = [
+    "AUTO",
+    "LANGUAGES",
+    "Text",
+    "Texts",
+    "chosen",
+    "language",
+    "said",
+    "sentences",
+    "speaking",
+    "texts_of_pages",
+]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .chinese import CHINESE
+from .chinese import CHINESE, REPORT
 
 LANGUAGES = ("en", "zh")
 AUTO = "auto"
@@ -53,6 +53,11 @@ def said(text: str, /, **values: Any) -> str:
     """
     worded = CHINESE.get(text, text) if language() == "zh" else text
     return worded.format(**values) if values else worded
+
+
+def texts_of_pages() -> dict[str, str]:
+    """The texts of a page, by their English, for `said` in its scripts; empty for English."""
+    return dict(REPORT) if language() == "zh" else {}
 
 
 def sentences(*texts: str) -> str:

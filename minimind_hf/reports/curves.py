@@ -13,6 +13,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
+from ..language import said, sentences
 from .charts import Chart, charts_of
 from .people import number
 from .record import RunRecord
@@ -71,7 +72,7 @@ def drawn(runs: Sequence[RunRecord], labels: Sequence[str]) -> dict[str, Any]:
         it shows, in words), `main` (whether it is shown at once) and `lines`.
     """
     axes = [axes_of(run) for run in runs]
-    common = {name: title for name, title in AXES.items() if all(name in each for each in axes)}
+    common = {name: said(title) for name, title in AXES.items() if all(name in each for each in axes)}
     charts = list(_of_one(runs[0], axes[0]) if len(runs) == 1 else _of_several(runs, labels, axes))
     for chart in charts:
         for line in chart["lines"]:
@@ -98,7 +99,7 @@ def zero_everywhere(runs: Sequence[RunRecord]) -> list[str]:
 
 def _of_one(run: RunRecord, axes: Mapping[str, Points]) -> Iterator[dict[str, Any]]:
     nothing = set(zero_everywhere([run]))
-    for chart in charts_of(run):
+    for chart in map(_worded, charts_of(run)):
         names = [name for name in chart.found_in(run) if name not in nothing]
         if not names:
             continue
@@ -109,7 +110,9 @@ def _of_one(run: RunRecord, axes: Mapping[str, Points]) -> Iterator[dict[str, An
         ]
         if chart.spread and (spread := run.series(chart.spread)):
             lines[0] |= {"spread": _thinned([spread.get(step, 0.0) for step in run.series(names[0])])}
-            chart = replace(chart, note=f"{chart.note} The band is one standard deviation to either side.")
+            chart = replace(
+                chart, note=sentences(chart.note, said("The band is one standard deviation to either side."))
+            )
         yield _chart(chart, lines) | (_cut(run, names) if chart.stacked and not chart.weighted else {})
 
 
@@ -125,10 +128,17 @@ def _of_several(
             lines = [each for members in groups for each in _group(members, runs, labels, axes, name, groups)]
             label = chart.label(name)
             is_one_of_many = (len(chart.names) > 1 or "*" in chart.names[0]) and label != chart.title.lower()
-            title = f"{chart.title}: {label}" if is_one_of_many else chart.title
+            shown = _worded(chart)
+            title = said("{title}: {label}", title=shown.title, label=label) if is_one_of_many else shown.title
             main = place == 0 or chart.title in _OF_EACH_FUNCTION
-            note = chart.note + (" Bands are 95 % intervals over runs." if any(map(_is_mean, lines)) else "")
-            yield _chart(replace(chart, title=title, note=note, stacked=False), lines) | {"main": main}
+            bands = said("Bands are 95 % intervals over runs.") if any(map(_is_mean, lines)) else ""
+            shown = replace(shown, title=title, note=sentences(shown.note, bands), stacked=False)
+            yield _chart(shown, lines) | {"main": main}
+
+
+def _worded(chart: Chart) -> Chart:
+    """The chart in the language that is spoken."""
+    return replace(chart, title=said(chart.title), note=said(chart.note), unit=said(chart.unit))
 
 
 def _is_mean(line: Mapping[str, Any]) -> bool:
@@ -162,7 +172,7 @@ def _group(
         for axis in AXES
         if all(axis in axes[place] for place in series)
     }
-    label = f"{group}, mean of {len(series)}"
+    label = said("{group}, mean of {count}", group=group, count=len(series))
     yield line(label, {step: mean.value for step, mean in zip(steps, means, strict=True)}, mean_axes, colour, name) | {
         "low": _thinned([mean.low for mean in means]),
         "high": _thinned([mean.high for mean in means]),
@@ -201,7 +211,7 @@ def _chart(chart: Chart, lines: list[dict[str, Any]]) -> dict[str, Any]:
     thinned = any(each["logs_per_point"] > 1 for each in lines)
     return {
         "title": chart.title,
-        "note": chart.note + (" Points are means of neighbouring logs." if thinned else ""),
+        "note": sentences(chart.note, said("Points are means of neighbouring logs.") if thinned else ""),
         "unit": chart.unit,
         "kind": "stack" if chart.stacked else "lines",
         "spoken": spoken(chart.title, lines),
@@ -212,12 +222,18 @@ def _chart(chart: Chart, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 def spoken(title: str, lines: Sequence[Mapping[str, Any]]) -> str:
     """What a chart shows, for those who do not see it: where its lines begin, end, and are highest."""
-    said = []
-    for each in [each for each in lines if not each.get("faint")][:8]:
-        first, last, top = (number(value) for value in (each["y"][0], each["y"][-1], max(each["y"])))
-        said.append(f"{each['label']} {first}" if len(each["y"]) == 1 else f"{each['label']} from {first} to {last}")
-        said[-1] += f", highest {top}" if top not in (first, last) else ""
-    return f"{title}: {'; '.join(said)}."
+    told = [_told(each) for each in lines if not each.get("faint")]
+    return said("{title}: {lines}.", title=title, lines=said("; ").join(told[:8]))
+
+
+def _told(line: Mapping[str, Any]) -> str:
+    first, last, top = (number(value) for value in (line["y"][0], line["y"][-1], max(line["y"])))
+    if len(line["y"]) == 1:
+        return f"{line['label']} {first}"
+    text = (
+        "{label} from {first} to {last}" if top in (first, last) else "{label} from {first} to {last}, highest {top}"
+    )
+    return said(text, label=line["label"], first=first, last=last, top=top)
 
 
 def _scaled(points: Points, factor: float) -> Points:
@@ -246,5 +262,9 @@ def _cut(run: RunRecord, names: Sequence[str]) -> dict[str, Any]:
         return {}
     top = 1.25 * usual
     count = sum(value > top for value in totals.values())
-    more = f", one of {count} that are cut" if count > 1 else ", which is cut"
-    return {"top": top, "above": f"Highest: {number(highest)} at step {step}{more}."}
+    text = (
+        "Highest: {highest} at step {step}, one of {count} that are cut."
+        if count > 1
+        else "Highest: {highest} at step {step}, which is cut."
+    )
+    return {"top": top, "above": said(text, highest=number(highest), step=step, count=count)}

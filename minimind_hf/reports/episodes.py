@@ -16,6 +16,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..language import said
+from .people import counted
+
 _BEST = 2  # of the episodes that are shown, those with the highest reward
 _LONGEST_BAR = 100  # percent
 
@@ -50,17 +53,14 @@ def num_failed(row: Mapping[str, Any]) -> int:
 
 def told(row: Mapping[str, Any]) -> str:
     """What is counted of an episode, on one line."""
-    parts = [_counted(row.get("turns", "?"), "turn")]
+    parts = [counted(row.get("turns", "?"), "turn")]
     if row.get("calls"):
         kinds = ", ".join(f"{count} {kind}" for kind, count in (row.get("failed_calls") or {}).items())
-        parts.append(_counted(row["calls"], "call") + (f", failed: {kinds}" if kinds else ""))
+        calls = counted(row["calls"], "call")
+        parts.append(said("{calls}, failed: {kinds}", calls=calls, kinds=kinds) if kinds else calls)
     if row.get("reached_max_turns"):
-        parts.append("stopped at max_turns")
+        parts.append(said("stopped at max_turns"))
     return " · ".join(parts)
-
-
-def _counted(number: Any, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def conversation(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def conversation(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         part = _part(message)
         if part["wrote"]:
             turn += 1
-            part["who"] = f"turn {turn}"
+            part["who"] = said("turn {number}", number=turn)
             part |= _reward_of(row.get("turn_rewards") or [], turn, largest)
         shown.append(part)
     return shown

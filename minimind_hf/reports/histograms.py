@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..language import said
 from .people import number
 from .record import RunRecord
 
@@ -43,16 +44,21 @@ def histograms(run: RunRecord) -> list[dict[str, Any]]:
             continue
         width = -(-len(found) // _MOST_STEPS)
         kept = [found[0], *found[1:-1][::width], found[-1]] if len(found) > 1 else found
-        first, last = (f"{number(each['low'])} to {number(each['high'])}" for each in (kept[0], kept[-1]))
         charts.append(
             {
-                "title": title,
-                "note": "At the chosen step; the outline is the first log." if len(kept) > 1 else "",
-                "unit": unit,
+                "title": said(title),
+                "note": said("At the chosen step; the outline is the first log.") if len(kept) > 1 else "",
+                "unit": said(unit),
                 "kind": "bars",
-                "spoken": f"{title}: from {first} at step {kept[0]['step']}, to {last} at step {kept[-1]['step']}.",
+                "spoken": _spoken(title, kept[0], kept[-1]),
                 "main": True,
                 "histograms": kept,
             }
         )
     return charts
+
+
+def _spoken(title: str, first: dict[str, Any], last: dict[str, Any]) -> str:
+    ranges = (said("{low} to {high}", low=number(each["low"]), high=number(each["high"])) for each in (first, last))
+    names = dict(zip(("first", "last"), ranges, strict=True)) | {"start": first["step"], "end": last["step"]}
+    return said("{title}: from {first} at step {start}, to {last} at step {end}.", title=said(title), **names)

@@ -15,11 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..atomic import whole_file
-from ..language import AUTO, language, speaking
+from ..language import AUTO, language, said, sentences, speaking, texts_of_pages
 from .curves import drawn, zero_everywhere
 from .histograms import histograms
 from .packed import ROOM_FOR_TOKENS, asset, fitted, packed_json, plotting_library
-from .people import counted, duration, millions
+from .people import counted, date, date_again, duration, millions
 from .probes import probes_of
 from .record import RunRecord, read_run
 from .results import cards, settings_that_differ, table
@@ -27,6 +27,14 @@ from .rows import as_text, rows_of
 from .samples import early_and_late
 
 REPORT_FILE = "report.html"
+CHOSEN = {  # which completions are kept token by token, by the number that they are chosen by
+    "advantage": "Completions of some rollouts with the lowest and the highest advantages, as the last pass of the "
+    "update over them saw them.",
+    "reward": "Completions of some rollouts with the lowest and the highest rewards, as the last pass of the "
+    "update over them saw them.",
+    "": "Completions of some rollouts, as the last pass of the update over them saw them.",
+}
+_TAGS = {"en": "en", "zh": "zh-CN"}  # for browsers, which choose the font of Chinese letters by it
 
 _TEMPLATES = Environment(
     loader=PackageLoader("minimind_hf", "reports"),
@@ -74,7 +82,7 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
     data, rows, alone = drawn(runs, labels), rows_of(runs, labels), len(runs) == 1
     data["charts"] += histograms(runs[0]) if alone else []
     return _TEMPLATES.get_template("page.html.jinja").render(
-        title=runs[0].name if alone else f"{len(runs)} runs compared",
+        title=runs[0].name if alone else said("{count} runs compared", count=len(runs)),
         subtitle=_subtitle(runs),
         run=runs[0] if alone else None,
         cards=list(cards(runs[0])) if alone else [],
@@ -95,6 +103,10 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         library=plotting_library(),
         data=packed_json(data),
         style=Markup(asset("page.css")),
+        said=said,
+        sentences=sentences,
+        language=_TAGS[language()],
+        texts=texts_of_pages(),
         scripts=Markup("\n".join(asset(name) for name in ("unpack.js", "charts.js", "rows.js", "tokens.js"))),
     )
 
@@ -106,14 +118,13 @@ def labels_of(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _subtitle(runs: Sequence[RunRecord]) -> str:
-    now = datetime.now()
-    written = f"written {now.day} {now:%B %Y, %H:%M}"
+    written = said("written {date}", date=date(datetime.now()))
     if len(runs) > 1:
         return f"{', '.join(dict.fromkeys(str(run.algorithm) for run in runs))} · {written}"
     run = runs[0]
     parts = [run.algorithm, counted(run.steps, "optimizer step"), written]
     if (seconds := run.seconds) is not None:
-        parts.insert(2, f"{duration(seconds)} in rollouts, scoring, updates and evaluations")
+        parts.insert(2, said("{time} in rollouts, scoring, updates and evaluations", time=duration(seconds)))
     return " · ".join(part for part in parts if part)
 
 
@@ -121,26 +132,25 @@ def _about(run: RunRecord) -> list[tuple[str, str]]:
     """What the run was: machine, versions, command line, size of the model, date."""
     about = run.about
     parameters, trainable = about.get("parameters"), about.get("trainable_parameters")
-    size = f"{millions(parameters)} parameters" if isinstance(parameters, int) else None
+    size = said("{count} parameters", count=millions(parameters)) if isinstance(parameters, int) else None
     if size and isinstance(trainable, int) and trainable != parameters:
-        size += f", {millions(trainable)} of them trained"
+        size += said(", {count} of them trained", count=millions(trainable))
     versions = ", ".join(f"{name} {version}" for name, version in (about.get("versions") or {}).items())
     found = {
-        "model": ", ".join(filter(None, (str(run.settings.get("model", "")), size))),
-        "started": about.get("started"),
-        "machine": about.get("machine"),
-        "versions": versions,
-        "command line": about.get("command"),
+        said("model"): ", ".join(filter(None, (str(run.settings.get("model", "")), size))),
+        said("started"): date_again(str(about.get("started", ""))),
+        said("machine"): about.get("machine"),
+        said("versions"): versions,
+        said("command line"): about.get("command"),
     }
     return [(name, str(value)) for name, value in found.items() if value]
 
 
-def _tokens(run: RunRecord) -> dict[str, str | None] | None:
-    """The completions that were kept token by token: `data`, packed, and the numbers that they are `chosen_by`."""
+def _tokens(run: RunRecord) -> dict[str, str] | None:
+    """The completions that were kept token by token: `data`, packed, and by what they are `chosen`, in a sentence."""
     rows = [{**row, "prompt": as_text(row.get("prompt"))} for row in run.tokens]
-    ends = ("advantage", "reward")
-    chosen_by = next((f"{name}s" for name in ends if any(row.get(name) is not None for row in rows)), None)
-    return {"data": fitted(rows, ROOM_FOR_TOKENS)[0], "chosen_by": chosen_by} if rows else None
+    name = next((name for name in CHOSEN if any(row.get(name) is not None for row in rows)), "")
+    return {"data": fitted(rows, ROOM_FOR_TOKENS)[0], "chosen": said(CHOSEN[name])} if rows else None
 
 
 def _health(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[list[str]]:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people write them: 3,680 and not 3.68e+03, 3 min 12 s and not 192.4."""
+"""Numbers as people write them: 3,680 and not 3.68e+03, 3 min 12 s and not 192.4; in the language that is spoken."""
 
 import math
+import re
+from datetime import datetime
 from typing import Any
 
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+from ..language import said
+
+UNITS = (("{count} d", 86_400), ("{count} h", 3_600), ("{count} min", 60), ("{count} s", 1))
+_DATE = re.compile(r"(\d+ \w+ \d{4}), (\d+:\d+)(.*)")  # as run.json has it
 _SMALLEST = 1e-4  # below it, digits behind the point are counted by nobody
 
 
@@ -30,13 +35,28 @@ def number(value: Any) -> str:
 def duration(seconds: float) -> str:
     """A time in its two largest units; below ten seconds with three digits that count."""
     if seconds < 10:
-        return f"{number(seconds)} s"
+        return said("{count} s", count=number(seconds))
     rest, parts = round(seconds), []
-    for unit, size in _UNITS:
+    for unit, size in UNITS:
         count, rest = divmod(rest, size)
         if parts or count:
             parts.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
+    return " ".join(said(unit, count=count) for count, unit in parts[:2] if count)
+
+
+def date(now: datetime) -> str:
+    """`1 December 2026, 05:30`."""
+    return said("{now.day} {now:%B} {now.year}, {now:%H:%M}", now=now)
+
+
+def date_again(written: str) -> str:
+    """A date that was written in English; anything else as it is."""
+    if not (found := _DATE.fullmatch(written)):
+        return written
+    try:
+        return date(datetime.strptime(f"{found[1]} {found[2]}", "%d %B %Y %H:%M")) + found[3]
+    except ValueError:
+        return written
 
 
 def percent(share: float) -> str:
@@ -44,9 +64,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def counted(count: int, thing: str) -> str:
-    """`1 step`, `200 steps`."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+def counted(count: Any, thing: str) -> str:
+    """`1 step`, `2,000 steps`."""
+    text = f"{{count}} {thing}{'' if count == 1 else 's'}"
+    return said(text, count=f"{count:,}" if isinstance(count, int) else count)
 
 
 def millions(count: int) -> str:

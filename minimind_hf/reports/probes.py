@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from ..language import said
+from .people import counted
 from .record import RunRecord
 from .rows import as_text, reward_of
 
@@ -44,9 +46,9 @@ def _answers(rows: Mapping[int, Mapping[str, Any]], steps: Sequence[int]) -> lis
             answers.append(None)
             continue
         row, text = rows[step], as_text(rows[step]["completion"])
-        parts = [*reward_of(row, with_signals=False), f"{row.get('tokens', '?')} tokens"]
-        parts += ["cut off"] if row.get("finish_reason") == "length" else []
-        answers.append({"pieces": changes(before, text), "line": ", ".join(parts), "same": text == before})
+        parts = [*reward_of(row, with_signals=False), counted(row.get("tokens", "?"), "token")]
+        parts += [said("cut off")] if row.get("finish_reason") == "length" else []
+        answers.append({"pieces": changes(before, text), "line": said(", ").join(parts), "same": text == before})
         before = text
     return answers
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any
 
+from ..language import said
 from .curves import axes_of, group_label
 from .people import duration, number, percent
 from .record import RunRecord
@@ -15,6 +16,15 @@ from .seeds import CONFIDENCE, Mean, by_settings, compared_settings, differing, 
 
 _SHARE = re.compile(r"eval_accuracy_(before|after)")
 _HELD_OUT = re.compile(r"eval_(.+_)?(rewards/[^/]+/mean|reward)|eval_accuracy_(before|after)")
+CARDS = {
+    "reward": "reward",
+    "eval_reward": "held-out reward",
+    "divergence": "divergence from the teacher",
+    "kl_ref": "KL to the reference",
+    "completions/mean_length": "tokens per completion",
+    "explained_variance": "explained variance",
+    "tokens_per_second": "tokens per second",
+}
 _END = 10  # the end of a run is its last tenth
 
 
@@ -66,10 +76,10 @@ def half_width(run: RunRecord, name: str) -> float | None:
 def label_of(name: str) -> str:
     """What a held-out number is called on the page."""
     if share := _SHARE.fullmatch(name):
-        return f"held-out accuracy {share.group(1)}"
-    return "held-out " + name.removeprefix("eval_").removeprefix("rewards/").removesuffix("/mean").replace(
-        "rewards/", ""
-    )
+        text = "held-out accuracy before" if share.group(1) == "before" else "held-out accuracy after"
+        return said(text)
+    name = name.removeprefix("eval_").removeprefix("rewards/").removesuffix("/mean").replace("rewards/", "")
+    return said("held-out {name}", name=name)
 
 
 def _written(name: str, value: float, half: float | None) -> str:
@@ -87,15 +97,9 @@ def table(runs: Sequence[RunRecord], labels: Sequence[str]) -> tuple[list[str], 
     """
     names = list(dict.fromkeys(name for run in runs for name in held_out_names(run)))
     head = [
-        "run",
-        "runs",
-        "reward at the end",
+        *map(said, ("run", "runs", "reward at the end")),
         *map(label_of, names),
-        "time",
-        "per step",
-        "steps",
-        "completions",
-        "tokens",
+        *map(said, ("time", "per step", "steps", "completions", "tokens")),
     ]
     return head, [
         [*_row([runs[place] for place in members], group_label(members, labels), names)]
@@ -142,30 +146,21 @@ def settings_that_differ(runs: Sequence[RunRecord], labels: Sequence[str]) -> tu
     first = [{"algorithm": runs[members[0]].algorithm, **compared_settings(runs[members[0]])} for members in groups]
     names = [name for name in differing(first) if name not in ("seed", "data_seed")]
     names.sort(key=lambda name: not all(name in each for each in first))
-    head = ["setting", *(group_label(members, labels) for members in groups)]
+    head = [said("setting"), *(group_label(members, labels) for members in groups)]
     return head, [[name, *(each.get(name, "-") for each in first)] for name in names]
 
 
 def cards(run: RunRecord) -> Iterator[Result]:
     """The most important numbers of one run: what they are at the end, and what they were at the start."""
-    names = {
-        "reward": "reward",
-        "eval_reward": "held-out reward",
-        "divergence": "divergence from the teacher",
-        "kl_ref": "KL to the reference",
-        "completions/mean_length": "tokens per completion",
-        "explained_variance": "explained variance",
-        "tokens_per_second": "tokens per second",
-    }
     before, after = (list(run.series(f"eval_accuracy_{when}").values()) for when in ("before", "after"))
     if before and after:
         half = half_width(run, "eval_accuracy_after")
         text = _written("eval_accuracy_after", after[-1], half)
-        yield Result("held-out accuracy", text, f"before {percent(before[-1])}")
-    for name, label in names.items():
+        yield Result(said("held-out accuracy"), text, said("before {value}", value=percent(before[-1])))
+    for name, label in CARDS.items():
         if (values := ends(run, name)) is not None:
             half = half_width(run, name) if name.startswith("eval_") else None
-            note = f"at the start {number(values[0])}" if len(run.series(name)) > 1 else ""
-            yield Result(label, _written(name, values[1], half), note)
+            note = said("at the start {value}", value=number(values[0])) if len(run.series(name)) > 1 else ""
+            yield Result(said(label), _written(name, values[1], half), note)
     if (per_step := seconds_per_step(run)) is not None:
-        yield Result("per step", duration(per_step), f"{duration(run.seconds)} in all")
+        yield Result(said("per step"), duration(per_step), said("{time} in all", time=duration(run.seconds)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..language import said
 from .episodes import call_text
 from .packed import ROOM_FOR_ROWS, fitted
 from .people import number
@@ -90,8 +91,9 @@ def reward_of(row: Mapping[str, Any], with_signals: bool = True) -> list[str]:
     signals = row.get("signals") or {}
     if row.get("reward") is None and not signals:
         return []
-    said = ", ".join(f"{name} {number(value)}" for name, value in signals.items())
-    return [f"reward {number(row.get('reward'))}" + (f" ({said})" if said and with_signals else "")]
+    told = ", ".join(f"{name} {number(value)}" for name, value in signals.items()) if with_signals else ""
+    text = "reward {reward} ({signals})" if told else "reward {reward}"
+    return [said(text, reward=number(row.get("reward")), signals=told)]
 
 
 def as_text(value: Any) -> str:

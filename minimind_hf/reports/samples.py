@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from ..language import said
 from .episodes import conversation, failures_first, is_episode, pieces, told
-from .people import number
+from .people import counted, number
 from .record import RunRecord
 from .rows import as_text, reward_of
 
@@ -33,7 +34,7 @@ def _shown(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
-    parts = [*reward_of(row), f"{row.get('tokens', '?')} tokens"]
+    parts = [*reward_of(row), counted(row.get("tokens", "?"), "token")]
     sample: dict[str, Any] = {"prompt": as_text(row.get("prompt"))}
     if is_episode(row):
         parts.append(told(row))
@@ -42,5 +43,5 @@ def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
     else:
         sample |= {"completion": as_text(row.get("completion"))}
     if row.get("finish_reason") == "length":
-        parts.append("cut off")
+        parts.append(said("cut off"))
     return {**sample, "line": " · ".join(parts)}

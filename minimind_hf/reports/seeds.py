@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from ..language import said
 from .record import RunRecord
 
 CONFIDENCE = 0.95
@@ -75,7 +76,7 @@ def compared_settings(run: RunRecord) -> dict[str, Any]:
     """The settings; a model that the run made in its own folder to start from is the same in every run."""
     settings, folder = dict(run.settings), run.about.get("output_dir")
     if folder and Path(str(settings.get("model"))).parent == Path(folder):
-        settings["model"] = f"{Path(settings['model']).name}, in its own folder"
+        settings["model"] = said("{name}, in its own folder", name=Path(settings["model"]).name)
     return settings
 
 

@@ -40,8 +40,8 @@ function charts(data) {
   const xOf = (line) => (state.axis === "seconds" ? line.x.seconds.map((value) => value / unit().size) : line.x[state.axis]);
   const unit = () => {
     const longest = data.longest ?? 0;
-    if (longest >= 3 * 3600) return { size: 3600, title: "hours of training" };
-    return longest >= 300 ? { size: 60, title: "minutes of training" } : { size: 1, title: data.axes.seconds };
+    if (longest >= 3 * 3600) return { size: 3600, title: said("hours of training") };
+    return longest >= 300 ? { size: 60, title: said("minutes of training") } : { size: 1, title: data.axes.seconds };
   };
   const axisTitle = () => (state.axis === "seconds" ? unit().title : data.axes[state.axis]);
 
@@ -92,16 +92,18 @@ function charts(data) {
     renderers,
     mode: renderers.length > MOST_TOOLTIPS ? "mouse" : "vline",
     line_policy: "nearest",
-    tooltips: [["", "@label"], [chart.unit || "value", "@said"], [axisTitle(), "@at"]],
+    tooltips: [["", "@label"], [chart.unit || said("value"), "@told"], [axisTitle(), "@at"]],
   });
 
   function source(line, x, y, low, high) {
-    const said = line.y.map((value, place) => {
-      if (line.mean) return `${people(value)}, 95 % interval ${people(line.low[place])} to ${people(line.high[place])}`;
-      return y === line.y || y[place] === value || line.dots ? people(value) : `${people(value)}, smoothed ${people(y[place])}`;
+    const told = line.y.map((value, place) => {
+      const shown = { value: people(value), smooth: people(y[place]) };
+      if (line.mean)
+        return said("{value}, 95 % interval {low} to {high}", { ...shown, low: people(line.low[place]), high: people(line.high[place]) });
+      return y === line.y || y[place] === value || line.dots ? shown.value : said("{value}, smoothed {smooth}", shown);
     });
     return new Bokeh.ColumnDataSource({
-      data: { x, y, raw: line.y, low, high, said, at: x.map(people), label: x.map(() => line.label) },
+      data: { x, y, raw: line.y, low, high, told, at: x.map(people), label: x.map(() => line.label) },
     });
   }
 
@@ -165,23 +167,23 @@ function charts(data) {
     const at = Number(slider.value);
     const all = chart.histograms, now = all[at], first = all[0];
     const over = (name, pick) => pick(...all.map((each) => each[name]));
-    const plot = frame({ unit: "completions", histograms: all }, {
+    const plot = frame({ unit: said("completions"), histograms: all }, {
       x_range: new Bokeh.Range1d({ start: over("low", Math.min), end: over("high", Math.max) }),
     });
     plot.xaxis.axis_label = chart.unit;
     const css = colours();
-    figure.querySelector("output").textContent = `step ${people(now.step)}`;
+    figure.querySelector("output").textContent = said("step {step}", { step: people(now.step) });
     const edges = (each) => each.counts.map((_, place) => each.low + ((each.high - each.low) / each.counts.length) * place);
     const data = (each) => {
       const left = edges(each), width = (each.high - each.low) / each.counts.length;
-      const said = left.map((value) => `${people(value)} to ${people(value + width)}`);
-      return new Bokeh.ColumnDataSource({ data: { left, right: left.map((value) => value + width), top: each.counts, bottom: each.counts.map(() => 0), said } });
+      const told = left.map((value) => said("{low} to {high}", { low: people(value), high: people(value + width) }));
+      return new Bokeh.ColumnDataSource({ data: { left, right: left.map((value) => value + width), top: each.counts, bottom: each.counts.map(() => 0), told } });
     };
     const field = (name) => ({ field: name });
     const quad = (each, look) => plot.quad(field("left"), field("right"), field("bottom"), field("top"), { source: data(each), ...look });
     const front = quad(now, { fill_color: colourOf(0), fill_alpha: 0.6, line_color: css("ground") });
     if (at) quad(first, { fill_color: null, line_color: colourOf(1), line_width: 1.5 });
-    plot.add_tools(new Bokeh.HoverTool({ renderers: [front], tooltips: [[chart.unit, "@said"], ["completions", "@top"]] }));
+    plot.add_tools(new Bokeh.HoverTool({ renderers: [front], tooltips: [[chart.unit, "@told"], [said("completions"), "@top"]] }));
     slider.oninput = () => draw(figure);
     return plot;
   }
@@ -216,7 +218,7 @@ function charts(data) {
     radio.onchange = () => { state.axis = radio.value; chosen.set("axis", radio.value); redraw(); };
   }
   const slider = document.getElementById("smoothing");
-  const say = () => { slider.nextElementSibling.textContent = state.smoothing ? `${state.smoothing} % of the run` : "off"; };
+  const say = () => { slider.nextElementSibling.textContent = state.smoothing ? said("{share} % of the run", { share: state.smoothing }) : said("off"); };
   if (slider) {
     slider.value = state.smoothing;
     say();

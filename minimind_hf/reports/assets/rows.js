@@ -7,7 +7,7 @@ const ROWS_AT_ONCE = 20;
 function rows(data) {
   const root = document.getElementById("rows");
   const control = (name) => root.querySelector(`[name=${name}]`);
-  const list = root.querySelector(".list"), said = root.querySelector("output"), more = root.querySelector(".more");
+  const list = root.querySelector(".list"), told = root.querySelector("output"), more = root.querySelector(".more");
   const orders = {
     sampled: null,
     highest: (a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity),
@@ -33,17 +33,18 @@ function rows(data) {
   function show() {
     for (const row of found.slice(shown, shown + ROWS_AT_ONCE)) list.append(item(row));
     shown = Math.min(shown + ROWS_AT_ONCE, found.length);
-    said.textContent = `${shown.toLocaleString("en-US")} of ${found.length.toLocaleString("en-US")} found`;
+    told.textContent = said("{shown} of {found} found", { shown: shown.toLocaleString("en-US"), found: found.length.toLocaleString("en-US") });
     more.hidden = shown === found.length;
   }
 
   function item(row) {
     const box = make("article", "", { className: "row" });
     const signals = Object.entries(row.signals ?? {}).map(([name, value]) => `${name} ${people(value)}`).join(", ");
-    const head = [row.run, `step ${people(row.step)}`];
-    if (signals || Number.isFinite(row.reward)) head.push(`reward ${people(row.reward)}${signals ? ` (${signals})` : ""}`);
-    if (row.tokens !== null) head.push(`${people(row.tokens)} tokens`);
-    if (row.cut) head.push("cut off");
+    const reward = said("reward {reward}", { reward: people(row.reward) });
+    const head = [row.run, said("step {step}", { step: people(row.step) })];
+    if (signals || Number.isFinite(row.reward)) head.push(`${reward}${signals ? ` (${signals})` : ""}`);
+    if (row.tokens !== null) head.push(said("{count} tokens", { count: people(row.tokens) }));
+    if (row.cut) head.push(said("cut off"));
     box.append(make("span", head.filter(Boolean).join(" · "), { className: "muted" }));
     box.append(make("pre", row.prompt, { className: "prompt" }), marked(row.completion, control("words").value));
     return box;

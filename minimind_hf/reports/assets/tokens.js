@@ -21,10 +21,10 @@ function tokens(data) {
   const known = Object.keys(MEASURES).filter((name) => data.some((row) => numbersOf(row, name)));
   data.forEach((row, place) => {
     const own = ["reward", "advantage"].filter((name) => Number.isFinite(row[name]));
-    const label = [...own.map((name) => `${name} ${people(row[name])}`), `${row.tokens.length} tokens`].join(", ");
-    which.append(make("option", `step ${people(row.step)}: ${label}`, { value: place }));
+    const parts = [...own.map((name) => `${name} ${people(row[name])}`), said("{count} tokens", { count: row.tokens.length })];
+    which.append(make("option", [said("step {step}", { step: people(row.step) }), parts.join(said(", "))].join(said(": ")), { value: place }));
   });
-  known.forEach((name) => measure.append(make("option", MEASURES[name].title, { value: name })));
+  known.forEach((name) => measure.append(make("option", said(MEASURES[name].title), { value: name })));
   which.value = data.length - 1;
 
   // How strong the shade of each value is, and to which side of the middle it lies
@@ -40,12 +40,13 @@ function tokens(data) {
     const values = numbersOf(row, measure.value);
     root.querySelector(".prompt").textContent = row.prompt;
     text.replaceChildren();
-    told.textContent = values ? "" : "The update did not compute this completion: it had nothing to teach.";
+    told.textContent = values ? "" : said("The update did not compute this completion: it had nothing to teach.");
     const shaded = shades(values ?? row.tokens.map(() => null), MEASURES[measure.value]);
     row.tokens.forEach((token, place) => {
       const span = make("span", token.replaceAll("\n", "\u23ce\n") || "\u00b7", { tabIndex: 0 });
-      const facts = known.filter((name) => numbersOf(row, name)).map((name) => `${MEASURES[name].title} ${people(numbersOf(row, name)[place])}`);
-      const say = `token ${place + 1}: ${facts.join(", ")}${row.wrote[place] ? "" : ", not the policy's"}`;
+      const facts = known.filter((name) => numbersOf(row, name)).map((name) => `${said(MEASURES[name].title)} ${people(numbersOf(row, name)[place])}`);
+      if (!row.wrote[place]) facts.push(said("not the policy's"));
+      const say = said("token {number}: {facts}", { number: place + 1, facts: facts.join(said(", ")) });
       const shade = row.wrote[place] ? shaded[place] : null;
       if (shade) span.style.background = `color-mix(in srgb, var(--${shade.side}) ${Math.round(75 * shade.size)}%, transparent)`;
       if (!row.wrote[place]) span.className = "muted";

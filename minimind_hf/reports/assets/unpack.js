@@ -21,6 +21,11 @@ function make(tag, text, properties) {
   return Object.assign(element, properties || {});
 }
 
+// A text in the language of the page, with the values that it names in braces
+function said(text, values) {
+  return (TEXTS[text] ?? text).replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
 // Numbers as people write them: three digits that count, all digits before the point, commas between thousands
 function people(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "-";
@@ -46,11 +51,11 @@ if (document.body.dataset.refresh)
 async function start(name, work) {
   try {
     if (typeof DecompressionStream === "undefined")
-      throw new Error("this browser cannot unpack them; use a Chrome, Firefox or Safari of 2023 or later");
+      throw new Error(said("this browser cannot unpack them; use a Chrome, Firefox or Safari of 2023 or later"));
     await work();
   } catch (error) {
     for (const place of document.querySelectorAll(`[data-needs="${name}"]`))
-      place.prepend(make("p", `The ${name} could not be shown: ${error.message}`, { className: "warn" }));
+      place.prepend(make("p", said("This could not be shown: {why}", { why: error.message }), { className: "warn" }));
     console.error(error);
   }
 }

@@ -105,7 +105,7 @@ class RLProgressCallback(TrainerCallback):
             self._show(state, self._short(self._known))
             return
         prefix = _evaluation_prefix(logs)
-        if evaluated := ", ".join(self._short(logs, prefix)):
+        if evaluated := self._said(", ").join(self._short(logs, prefix)):
             name = prefix.removeprefix("eval_").removesuffix("_")
             text = "step {step}, evaluation of {name}: {measured}" if name else "step {step}, evaluation: {measured}"
             line = self._said(text, step=state.global_step, name=name, measured=evaluated)
@@ -127,7 +127,7 @@ class RLProgressCallback(TrainerCallback):
             "step {step}/{steps}: {measured}, {time} left",
             step=state.global_step,
             steps=state.max_steps,
-            measured=", ".join(measured),
+            measured=self._said(", ").join(measured),
             time=self._left(state, now),
         )
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
