@@ -8,6 +8,7 @@
                                 separate critic, also its activations and all gradients
     libraries                   code and buffers that torch and other libraries load at first use; on a CUDA device its
                                 context and the workspaces of cuBLAS
+    kept                        on a CUDA device: what captured graphs read, which is there during the update too
     graphs, fragments           on a CUDA device: captured graphs, and memory in pieces too small to use
 
 Sharded state is divided by the number of processes: ZeRO-1 shards the optimizer, ZeRO-2 also gradients, ZeRO-3 and
@@ -42,7 +43,7 @@ _KEPT_ON_DEVICE = {4: {"hidden": 6 * 4, "queries": 5 * 4, "keys": 4 * 4, "mlp": 
 _KEPT_ON_DEVICE[2] = {"hidden": 4 * 4 + 5 * 2, "queries": 4 + 4 * 2, "keys": 4 + 3 * 2, "mlp": 4 * 2}
 # Share of the activations of policy and critic that still exists when most gradients do.
 _KEPT_AT_PEAK = 0.85
-_OF_CUDA = ("graphs", "fragments")
+_OF_CUDA = ("kept", "graphs", "fragments")
 # Tokens that GRPO computes at a time in a single CPU process, in whole groups
 _CPU_TOKENS = 1024
 
@@ -127,6 +128,7 @@ class Estimate:
     optimizer: int
     rollout: int
     update: int
+    kept: int = 0  # of the rollout
     libraries: int = _LIBRARIES
     graphs: int = 0
     fragments: int = 0
@@ -135,7 +137,7 @@ class Estimate:
     def tensors(self) -> int:
         """Tensors that are always there, plus those of the largest phase."""
         standing = self.policy + self.reference + self.critic + self.optimizer
-        return standing + max(self.rollout, self.update, self.gradients)
+        return standing + max(self.rollout, self.kept + max(self.update, self.gradients))
 
     @property
     def total(self) -> int:
@@ -175,7 +177,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
         critic=trunk * size // weights_shared if own_critic else 0,
         gradients=trained * size // gradients_shared,
         optimizer=trained * (_MOMENTS + (4 if has_master else 0)) // optimizer_shared,
-        rollout=_rollout(shape, setting, size),
+        rollout=_gathered(shape, setting, size) + _kept(shape, setting, size),
         update=_update(shape, setting, own_critic, trained * size // gradients_shared),
     )
     return _with_cuda(found, shape, setting) if setting.on_cuda else found
@@ -186,17 +188,22 @@ def _with_cuda(found: Estimate, shape: Shape, setting: Setting) -> Estimate:
     rows = setting.rollout_rows or setting.rows
     step = rows * (_COPIES_OF_LOGITS * 4 * shape.vocab + 2 * (shape.intermediate + shape.hidden) * setting.computed)
     graphs = rows.bit_length() * _GRAPH + step
+    found = replace(found, kept=_kept(shape, setting, DTYPES[setting.dtype]))
     fragments = int(_FRAGMENTS * (found.tensors + graphs))
     return replace(found, libraries=_CONTEXT, graphs=graphs, fragments=fragments)
 
 
-def _rollout(shape: Shape, setting: Setting, size: int) -> int:
-    gathered = shape.parameters * size if setting.mode in ("zero3", "fsdp2") else 0
-    packed = shape.parameters * setting.computed
+def _gathered(shape: Shape, setting: Setting, size: int) -> int:
+    return shape.parameters * size if setting.mode in ("zero3", "fsdp2") else 0
+
+
+def _kept(shape: Shape, setting: Setting, size: int) -> int:
+    """The copy of the weights that decodes, and keys and values. Graphs need a copy only in another dtype."""
+    copied = 0 if setting.on_cuda and setting.computed == size else shape.parameters * setting.computed
     rows = setting.rollout_rows or setting.rows
     prompts = rows if setting.on_cuda else -(-rows // setting.group)  # graphs have keys and values of each row apart
     tokens = rows * setting.completion + prompts * setting.prompt
-    return gathered + packed + 2 * shape.layers * shape.kv_heads * shape.head_dim * tokens * setting.computed
+    return copied + 2 * shape.layers * shape.kv_heads * shape.head_dim * tokens * setting.computed
 
 
 def _update(shape: Shape, setting: Setting, own_critic: bool, gradients: int) -> int:

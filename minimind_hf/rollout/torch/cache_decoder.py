@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from ...forward.introspection import cache_argument, forward_arguments
+from ...forward.on_device import on_device
 from .caches import cache_of, new_cache, select_rows
 from .decoder import Decoder
 from .parked_cache import CachedRows, join
@@ -46,9 +47,9 @@ class CacheDecoder(Decoder):
         # The ids of padding are never attended to; 0 is in every vocabulary.
         padded = [[0] * (longest - len(ids)) + list(ids) for ids in prompt_ids]
         mask = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompt_ids]
-        self.mask = torch.tensor(mask, device=self.device)
+        self.mask = on_device(mask, self.device)
         positions = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
-        logits = self._decode(torch.tensor(padded, device=self.device), self.mask, positions, self.cache)
+        logits = self._decode(on_device(padded, self.device), self.mask, positions, self.cache)
         self.next_position = self.mask.sum(dim=1, keepdim=True)
         return logits
 
@@ -59,7 +60,7 @@ class CacheDecoder(Decoder):
         if len(rows) == 0:
             self.cache = self.mask = None  # the next prefill starts a new cache
             return
-        rows = torch.tensor(rows, device=self.device)
+        rows = on_device(rows, self.device)
         select_rows(self.cache, rows)
         self.mask = self.mask[rows]
         self.next_position = self.next_position[rows]
@@ -71,19 +72,20 @@ class CacheDecoder(Decoder):
         return logits
 
     def append(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        counts = torch.tensor([[len(ids)] for ids in token_ids], device=self.device)
+        counts = on_device([[len(ids)] for ids in token_ids], self.device)
         longest = max(len(ids) for ids in token_ids)
-        padded = torch.tensor([list(ids) + [0] * (longest - len(ids)) for ids in token_ids], device=self.device)
+        padded = on_device([list(ids) + [0] * (longest - len(ids)) for ids in token_ids], self.device)
+        places = [row * longest + place for row, ids in enumerate(token_ids) for place in range(len(ids))]
         ahead = torch.arange(longest, device=self.device)
         is_token = ahead < counts
         self.mask = torch.cat([self.mask, is_token.long()], dim=1)
         positions = self.next_position + torch.minimum(ahead, counts - 1)  # those of padding exist, too
         logits = self._decode(padded, self.mask, positions, self.cache, longest)
         self.next_position = self.next_position + counts
-        return logits[is_token]
+        return logits.flatten(0, 1)[on_device(places, self.device)]
 
     def cut(self, counts: Sequence[int]) -> None:
-        self.next_position = self.next_position - torch.tensor(counts, device=self.device).unsqueeze(1)
+        self.next_position = self.next_position - on_device(counts, self.device).unsqueeze(1)
         self.mask = self.mask * (self.mask.cumsum(dim=1) <= self.next_position)
         if self.mask.shape[1] > int(self.next_position.max()) + MAX_HOLES:
             self._take_rows(self._cached_rows().compact())
@@ -97,8 +99,8 @@ class CacheDecoder(Decoder):
         before = join(parked)
         cache = before.to_cache(self.model)
         longest = max(len(ids) for ids in token_ids)
-        padded = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in token_ids], device=self.device)
-        run_mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in token_ids], device=self.device)
+        padded = on_device([[0] * (longest - len(ids)) + list(ids) for ids in token_ids], self.device)
+        run_mask = on_device([[0] * (longest - len(ids)) + [1] * len(ids) for ids in token_ids], self.device)
         mask = torch.cat([before.mask, run_mask], dim=1)
         positions = (mask.cumsum(dim=1) - 1)[:, -longest:]
         logits = self._decode(padded, mask, positions, cache)

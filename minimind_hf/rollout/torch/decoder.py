@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .draws import Drawer, Drawn
+
 
 class Decoder(ABC):
     """A model with the keys and values of its prompts and rows.
@@ -16,10 +18,14 @@ class Decoder(ABC):
         can_refill (`bool`): Whether prompts and rows can be added while others run. If not, they are added only to an
             empty batch, and groups are never split.
         device (`torch.device`): The device of the logits.
+        draws (`bool`): Whether [`step_and_draw`] is one piece, which is taken wherever tokens are drawn behind a step.
+        logits (`Tensor` of shape `(rows, vocab)`): Of the last [`step_and_draw`].
     """
 
     can_refill: bool
     device: torch.device
+    draws: bool = False
+    logits: Tensor
 
     @abstractmethod
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
@@ -40,6 +46,11 @@ class Decoder(ABC):
         Returns:
             `Tensor` of shape `(rows, vocab)`: The logits of the next token.
         """
+
+    def step_and_draw(self, token_ids: Tensor, draw: Drawer) -> Drawn:
+        """Appends a token to every row and draws the next ones. The logits stay in `logits` until the next step."""
+        self.logits = self.step(token_ids)
+        return draw(self.logits)
 
     @abstractmethod
     def reorder(self, rows: Sequence[int]) -> None:

@@ -26,17 +26,20 @@ from ..engine import Rollout, RolloutEngine, SamplingParams
 from ..observers import Observers
 from ..refill import Refill
 from ..session import Session
+from .buckets import Buckets
 from .cache_decoder import CacheDecoder
 from .caches import is_recurrent, why_not_parked
 from .decoder import Decoder
 from .fast_decoder import FastDecoder
 from .fast_support import why_not_fast
 from .fast_weights import FastWeights, pack
+from .graphs import CudaGraphs
+from .looks import pace
 from .proof import ROWS_EACH, TOKENS, Proofs, compare_decoders, few_prompts
 from .recurrent_decoder import RecurrentDecoder
 from .scheduler import Scheduler
 from .sessions import SessionScheduler, groups_of
-from .speculating import Speculating
+from .speculating import NO_DRAFTS_IN_GRAPHS, Speculating
 from .static_decoder import StaticDecoder, why_not_static
 from .trials import ShortSession
 
@@ -54,8 +57,6 @@ _FAULTS_OF_MODELS = (
     TypeError,
     ValueError,
 )
-# Tokens between two looks at what a GPU has drawn. On a CPU looking costs nothing.
-GPU_SYNC_EVERY = 8
 
 
 class TorchEngine(Speculating, RolloutEngine):
@@ -103,6 +104,7 @@ class TorchEngine(Speculating, RolloutEngine):
         self.model: nn.Module | None = None
         self.weights_version = 0
         self.proofs = Proofs(verify_fast_paths)
+        self.buckets: Buckets | None = None
         self._is_trying = False
         self._playable: WeakSet[nn.Module] = WeakSet()  # models that passed check_sessions
 
@@ -230,13 +232,15 @@ class TorchEngine(Speculating, RolloutEngine):
                 rollouts = make_scheduler(
                     decoder,
                     max_batch_rows=self.max_batch_rows,
-                    sync_every=1 if decoder.device.type == "cpu" or drafts is not None else GPU_SYNC_EVERY,
                     weights_version=self.weights_version,
                     drafts=drafts,
+                    **pace(decoder.device, drafts is not None),
                 ).run()
                 self._end_drafts(drafts)
                 return rollouts
         finally:
+            if self.buckets is not None:
+                self.buckets.settle(self._device())
             self.model.train(was_training)
 
     def _proved_path(self, prompt_ids: Sequence[Sequence[int]], sampling: SamplingParams) -> str:
@@ -255,7 +259,7 @@ class TorchEngine(Speculating, RolloutEngine):
         own = next(self.model.parameters()).dtype
         reduced = next((dtype for dtype in (own, self.dtype) if dtype in REDUCED), None)
         return compare_decoders(
-            fast=lambda: self._decoder(path, prompts, few, **sizes),
+            fast=lambda: self._decoder(path, prompts, few, **sizes, buckets=Buckets(self._graphs())),
             plain=lambda: CacheDecoder(self.model, None if self.dtype in (own, torch.float32) else self.dtype),
             prompts=prompts,
             sampling=few,
@@ -272,7 +276,10 @@ class TorchEngine(Speculating, RolloutEngine):
             return "general"
         if self.path == "auto":
             path = {"cpu": "fast", "cuda": "graph"}.get(self._device().type)
-            if path is None or (path == "graph" and self.speculator is not None):
+            if path is None:
+                return "general"
+            if path == "graph" and self.speculator is not None:
+                logger.info_once(f"Rollouts use the model's own forward: {NO_DRAFTS_IN_GRAPHS}.")
                 return "general"
         else:
             path = self.path
@@ -295,6 +302,7 @@ class TorchEngine(Speculating, RolloutEngine):
         max_rows: int,
         max_groups: int,
         packed: FastWeights | None = None,
+        buckets: Buckets | None = None,
     ) -> Decoder:
         if path == "fast":
             return FastDecoder(
@@ -304,16 +312,25 @@ class TorchEngine(Speculating, RolloutEngine):
                 max_prompt_length=max(map(len, prompt_ids)),
                 max_completion_length=sampling.max_completion_length,
             )
-        dtype = self._autocast_dtype()
+        dtype = self._cast_dtype()
         if path == "graph":
-            captures = self._device().type == "cuda"
-            return StaticDecoder(self.model, sampling.max_completion_length, dtype, captures=captures)
+            module = self._buckets().module_for(self.model, dtype)
+            return StaticDecoder(module, sampling.max_completion_length, buckets or self._buckets())
         return (RecurrentDecoder if is_recurrent(self.model) else CacheDecoder)(self.model, dtype)
 
     def _is_under_autocast(self) -> bool:
         return hasattr(self.model, "_original_forward")  # accelerate's mixed precision wraps the model's forward
 
-    def _autocast_dtype(self) -> torch.dtype | None:
+    def _buckets(self) -> Buckets:
+        """Those of the graph path, which are kept over rollouts."""
+        if self.buckets is None:
+            self.buckets = Buckets(self._graphs())
+        return self.buckets
+
+    def _graphs(self) -> CudaGraphs | None:
+        return CudaGraphs() if self._device().type == "cuda" else None
+
+    def _cast_dtype(self) -> torch.dtype | None:
         """The dtype in which a model's own forward has to be told to compute.
 
         Raises:

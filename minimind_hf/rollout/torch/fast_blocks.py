@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...forward.on_device import on_device
 from .fast_attention import Grid, Heads
 from .fast_weights import FastWeights
 from .key_values import KeyValues
@@ -54,7 +55,7 @@ class BlockAttention:
         )
         self.memory = completions.memory[:, :, : len(counts)]
         self.rows = _Part(Grid(rows, len(counts), kv_heads, shared, device), self.memory, max(places) + 1, head_dim)
-        places, of_prompts = torch.tensor([places, [prompt_lengths[slots[row]] for row in rows]], device=device)
+        places, of_prompts = on_device([places, [prompt_lengths[slots[row]] for row in rows]], device)
         self.positions = of_prompts + places
         self.mask = _hidden(of_prompts, self.prompts.length), _hidden(places + 1, self.rows.length)
         self.mask = torch.cat(self.mask, dim=1)[:, None, None]
@@ -62,7 +63,7 @@ class BlockAttention:
         self.scores, self.shares = (torch.empty(*shape, self.mask.shape[-1], device=device) for _ in range(2))
         self.read, self.read_of_rows = (torch.empty(*shape, head_dim, device=device) for _ in range(2))
         heads = torch.arange(kv_heads, device=device)
-        starts = (torch.tensor(rows, device=device)[:, None] * kv_heads + heads) * self.memory.shape[4]
+        starts = (on_device(rows, device)[:, None] * kv_heads + heads) * self.memory.shape[4]
         self.write_slots = (starts + places[:, None]).flatten()
 
     def __call__(self, number: int, values: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...forward.on_device import on_device
 from .decoder import Decoder
 from .fast_attention import Heads, RowAttention
 from .fast_blocks import BlockAttention
@@ -210,8 +211,8 @@ class FastDecoder(Decoder):
 
     def _joined(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """All tokens of some sequences, one sequence after the other, and the places of the last of each."""
-        joined = torch.tensor([token for ids in token_ids for token in ids], device=self.device)
-        return joined, torch.tensor([len(ids) for ids in token_ids], device=self.device).cumsum(0) - 1
+        joined = on_device([token for ids in token_ids for token in ids], self.device)
+        return joined, on_device([len(ids) for ids in token_ids], self.device).cumsum(0) - 1
 
     def _causal_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attention inside one prompt, from `(heads, tokens, head_dim)` to `(tokens, width)`."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ...forward.on_device import on_device
+
 STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: counters of one completion
 # The mixing function: shift right, xor and multiply, twice; shift right and xor.
 SHIFTS = (30, 27, 31)
@@ -29,26 +31,48 @@ class Noise:
 
     Args:
         device (`torch.device`): Where they are needed.
+
+    Attributes:
+        counters (`Tensor` of shape `(rows,)`): int64: what the next block of numbers is a hash of.
     """
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.strides = torch.tensor([_signed(STRIDE * number) for number in range(BLOCK)], device=device)
+        self.strides = on_device([_signed(STRIDE * number) for number in range(BLOCK)], device)
         self.place([])
 
     def place(self, rows: Iterable[tuple[int, int]]) -> None:
         """Says which number each row needs next, by its [`stream`] and the position in its completion."""
         counters = [_signed(start + STRIDE * (position + 1)) for start, position in rows]
-        self.counters = torch.tensor(counters, dtype=torch.int64, device=self.device).unsqueeze(1)
+        self.counters = on_device(counters, self.device)
         self.block: list[Tensor] = []
 
     def draw(self) -> Tensor:
         """Returns float64 numbers of shape `(rows,)`, at least 0 and below 1, and moves every row by one position."""
         if not self.block:
-            mixed = _shifted(_mix(self.counters + self.strides), 64 - BITS)
-            self.block = list(reversed(mixed.double().mul_(2.0**-BITS).unbind(1)))
-            self.counters += _signed(STRIDE * BLOCK)
+            self.block = list(reversed(uniforms(self.counters[:, None] + self.strides).unbind(1)))
+            advance(self.counters, BLOCK)
         return self.block.pop()
+
+    def keep_in(self, buffer: Tensor) -> None:
+        """Keeps the counters at the beginning of a buffer, from which somebody else may draw with [`uniforms`] and
+        [`advance`]."""
+        if self.block:
+            advance(self.counters, -len(self.block))
+            self.block = []
+        own = buffer[: len(self.counters)]
+        if own.data_ptr() != self.counters.data_ptr():
+            self.counters = own.copy_(self.counters)
+
+
+def uniforms(counters: Tensor) -> Tensor:
+    """The numbers of some counters: float64, at least 0 and below 1."""
+    return _shifted(_mix(counters), 64 - BITS).double().mul_(2.0**-BITS)
+
+
+def advance(counters: Tensor, positions: int = 1) -> None:
+    """Moves counters by some positions, in place."""
+    counters += _signed(STRIDE * positions)
 
 
 def _mix(numbers: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from ...forward.introspection import unwrap
+from ...forward.on_device import on_device
 from ...forward.proof import Finding, found_by, random_states_kept, tolerance_of
 from ..agreement import rank
 from ..samples import SamplingParams
 from .decoder import Decoder
-from .noise import Noise, stream
-from .sampling import sample
-from .truncated import sample_truncated
+from .draws import Drawer, Drawn
+from .noise import stream
 
 logger = logging.get_logger(__name__)
 
@@ -42,6 +42,14 @@ class Trace:
     token_ids: list[Tensor] = field(default_factory=list)
     logprobs: list[Tensor] = field(default_factory=list)
 
+    def add(self, logits: Tensor, drawn: Drawn) -> None:
+        for values, new in (
+            (self.logits, logits),
+            (self.token_ids, drawn.token_ids),
+            (self.logprobs, drawn.logprobs),
+        ):
+            values.append(new.clone())  # the next step may overwrite it
+
 
 def few_prompts(prompt_ids: Sequence[Sequence[int]]) -> list[list[int]]:
     """The first prompts that differ, and the shortest and the longest: unequal lengths are what goes wrong."""
@@ -54,26 +62,24 @@ def trace(
     decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: SamplingParams, given: Trace | None = None
 ) -> Trace:
     """Decodes a few tokens behind each prompt, the drawn ones or those of another trace."""
-    traced, draw = Trace(), sample_truncated if sampling.is_truncated else sample
+    traced, draw = Trace(), Drawer(sampling, decoder.device)
     first = decoder.prefill(prompts)
     groups = [group for group in range(len(prompts)) for _ in range(ROWS_EACH)]
     decoder.start_rows(groups)
-    rows, logits = list(range(len(groups))), first[torch.tensor(groups, device=first.device)]
+    rows, logits = list(range(len(groups))), first[on_device(groups, decoder.device)]
     count = sampling.max_completion_length
-    for number in range(count):
-        noise = Noise(decoder.device)
-        noise.place((stream(sampling.seed, row), number) for row in rows)
-        token_ids, logprobs, *_ = draw(logits, sampling, None if sampling.greedy else noise.draw())
-        for values, new in ((traced.logits, logits), (traced.token_ids, token_ids), (traced.logprobs, logprobs)):
-            values.append(new.clone())
-        if number == count - 1:
-            break
-        token_ids = token_ids if given is None else given.token_ids[number]
+    draw.place((stream(sampling.seed, row), 0) for row in rows)
+    drawn = draw(logits)
+    traced.add(logits, drawn)
+    for number in range(count - 1):
+        token_ids = drawn.token_ids if given is None else given.token_ids[number]
         if number == count // 2:
             staying = [row for row in STAYING if row < len(rows)]
             decoder.reorder(staying)
-            rows, token_ids = [rows[row] for row in staying], token_ids[torch.tensor(staying, device=token_ids.device)]
-        logits = decoder.step(token_ids)
+            rows, token_ids = [rows[row] for row in staying], token_ids[on_device(staying, decoder.device)]
+            draw.place((stream(sampling.seed, row), number + 1) for row in rows)
+        drawn = decoder.step_and_draw(token_ids, draw)
+        traced.add(decoder.logits, drawn)
     return traced
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ...forward.on_device import on_device
 from .cache_decoder import CacheDecoder
 from .caches import ModuleStates, new_cache, select_rows
 from .decoder import Decoder
@@ -70,11 +71,11 @@ class _EqualLengths(CacheDecoder):
 
     @property
     def index(self) -> Tensor:
-        return torch.tensor(self.members, device=self.device)
+        return on_device(self.members, self.device)
 
     def prefill(self, prompt_ids: Sequence[Sequence[int]]) -> Tensor:
         self.cache, self.held = new_cache(self.model), ModuleStates(self.model)
-        ids = torch.tensor(prompt_ids, device=self.device)
+        ids = on_device(prompt_ids, self.device)
         positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
         self.next_position = torch.full((len(ids), 1), ids.shape[1], device=self.device)
         return self._decode(ids, None, positions, self.cache)
@@ -82,7 +83,7 @@ class _EqualLengths(CacheDecoder):
     def reorder(self, rows: Sequence[int]) -> None:
         if len(rows) == 0:
             return  # the part is dropped
-        rows = torch.tensor(rows, device=self.device)
+        rows = on_device(rows, self.device)
         select_rows(self.cache, rows)
         self.held.select_rows(rows)
         self.next_position = self.next_position[rows]

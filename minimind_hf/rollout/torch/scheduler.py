@@ -5,8 +5,8 @@ A decoder knows only groups (prefilled prompts) and rows (running completions). 
 the request alone, and noise is a function of completion and position, so that equal requests give equal completions.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -14,57 +14,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...forward.on_device import on_device
 from ..refill import Refill
 from ..samples import Rollout, SamplingParams
 from .decoder import Decoder
 from .drafts import Drafts
-from .noise import Noise, stream
-from .sampling import sample
-from .truncated import KeptSets, sample_truncated, to_host
-
-
-@dataclass
-class Row:
-    """A running completion, or the running turn of an episode.
-
-    Attributes:
-        stream (`int`): Of its noise.
-        room (`int`): Most tokens of the turn.
-        before (`int`): Tokens of the completion before the turn.
-        excess (`int`): Tokens of the decoder behind what was drawn, decoded before anybody looked.
-        draft (`list[int]`): Tokens of the decoder behind the last one that was drawn, which may be drawn next.
-        finish_reason (`str`, *optional*): Set when the turn has ended.
-        kept (`list[np.ndarray]`, *optional*): The sets that the tokens were drawn from, if sampling is truncated.
-    """
-
-    completion: int
-    stream: int
-    room: int
-    before: int = 0
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    excess: int = 0
-    draft: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
-    kept: list[np.ndarray] | None = None
-
-    @property
-    def length(self) -> int:
-        return self.before + len(self.tokens)
+from .draws import Drawer, Drawn, joined
+from .looks import Look
+from .noise import stream
+from .rows import Row, without
 
 
 class Scheduler:
     """Runs one request on a decoder.
+
+    Tokens are drawn in blocks. The host may look at a block after it has asked for the next one, so that a GPU never
+    waits for the host; rows that have ended are decoded until then, and these tokens are dropped.
 
     Args:
         group_sizes (`Sequence[int]`): Completions of each prompt.
         max_batch_rows (`int`): Completions decoded at a time.
         refill ([`Refill`], *optional*): Looks at completions that have ended, and may ask for more prompts, which get
             as many completions as the first.
-        sync_every (`int`): Tokens decoded between two looks at them. Reading a token makes the host wait for the
-            device. Above 1, rows that have ended are decoded for some more tokens, which are dropped.
+        sync_every (`int`): Tokens in a block.
+        blocks_ahead (`int`): Blocks that may be asked for before the host looks at one.
         drafts ([`Drafts`], *optional*): Guesses the tokens that rows draw next, which are then decoded at once. Needs
-            a look at every token.
+            a look at every token: blocks of 1, and none ahead.
     """
 
     def __init__(
@@ -76,6 +51,7 @@ class Scheduler:
         *,
         max_batch_rows: int,
         sync_every: int = 1,
+        blocks_ahead: int = 0,
         weights_version: int = 0,
         refill: Refill | None = None,
         drafts: Drafts | None = None,
@@ -84,10 +60,13 @@ class Scheduler:
         self.sampling = sampling
         self.max_batch_rows = max_batch_rows
         self.sync_every = sync_every
+        self.blocks_ahead = blocks_ahead
         self.weights_version = weights_version
         self.drafts = drafts
-        self.noise = Noise(decoder.device)
+        self.drawer = Drawer(sampling, decoder.device)
         self.noise_is_placed = False  # for the rows as they are now
+        self.steps = 0  # draws for all rows of the batch
+        self.looks: deque[tuple[Look, list[Row]]] = deque()  # blocks that nobody has looked at, and their rows
         self.refill = refill
         self.prompt_ids: list[Sequence[int]] = []
         self.group_of: list[int] = []
@@ -104,15 +83,14 @@ class Scheduler:
         self.done_groups: list[int] = []  # to be released
 
     def run(self) -> list[Rollout]:
-        logits = self._join()
+        new = self._join()
         while self.rows:
-            token_ids = self._decode(logits)
+            token_ids = self._decode(new)
             alive = self._drop_ended()
             if len(alive) < len(token_ids):
-                token_ids = token_ids[torch.tensor(alive, dtype=torch.long, device=token_ids.device)]
-            logits = self._advance(token_ids) if self.rows else None
-            if (joined := self._join()) is not None:
-                logits = joined if logits is None else torch.cat([logits, joined])
+                token_ids = token_ids[on_device(alive, token_ids.device)]
+            behind = self._advance(token_ids) if self.rows else None
+            new = self._with_first(behind, self._join())
         return self.rollouts
 
     def _join(self) -> Tensor | None:
@@ -160,20 +138,21 @@ class Scheduler:
         return self.sampling.max_completion_length
 
     def _add(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.since = self.steps
         self.rows += rows
         self.noise_is_placed = False
         if self.drafts is not None:
             for row in rows:
                 self.drafts.start(row.completion, self.prompt_ids[self.group_of[row.completion]])
 
-    def _uniforms(self) -> Tensor | None:
-        if self.sampling.greedy:
-            return None
-        if not self.noise_is_placed:
-            places = [(row.stream, row.length + ahead) for row in self.rows for ahead in range(1 + len(row.draft))]
-            self.noise.place(places)
-            self.noise_is_placed = len(places) == len(self.rows)
-        return self.noise.draw()
+    def _length(self, row: Row) -> int:
+        """Tokens of a row, also those that nobody has looked at."""
+        return row.before + self.steps - row.since
+
+    def _excess(self, row: Row) -> int:
+        """Tokens of the decoder behind the end of a turn, decoded before anybody looked."""
+        return self._length(row) - row.length
 
     def _free_rows(self) -> int:
         if self.decoder.can_refill:
@@ -191,30 +170,32 @@ class Scheduler:
             self.first_logits |= dict(zip(groups, logits, strict=True))
             self.prefilled = groups.stop
 
-    def _decode(self, logits: Tensor) -> Tensor:
-        """Draws the next tokens of all rows until the next look, and returns the last ones."""
-        if any(row.draft for row in self.rows):
-            return self._match(logits)
-        longest = max(row.length for row in self.rows)
-        count = min(self.sync_every, self.sampling.max_completion_length - longest)
-        tokens, logprobs, kept = [], [], []
-        for number in range(count):
-            if number > 0:
-                logits = self.decoder.step(tokens[-1])
-            token_ids, token_logprobs, *sets = self._draw(logits)
-            tokens.append(token_ids)
-            logprobs.append(token_logprobs)
-            kept += sets
-        drawn = (torch.stack(parts, dim=1).tolist() for parts in (tokens, logprobs))
-        for row, ids, logps in zip(self.rows, *drawn, strict=True):
-            self._record(row, ids, logps)
-        if kept:
-            for row, sets in zip(self.rows, to_host(kept), strict=True):
-                row.kept += sets[: count - row.excess]
-        return tokens[-1]
+    def _decode(self, new: Tensor | Drawn) -> Tensor:
+        """Draws the tokens of a block, whose first may have been drawn already, and returns the last ones."""
+        if self.drafts is not None and any(row.draft for row in self.rows):
+            return self._match(new)
+        block = [new if isinstance(new, Drawn) else self._draw(new)]
+        left = self.sampling.max_completion_length - max(self._length(row) for row in self.rows)
+        for _ in range(min(self.sync_every - 1, left)):
+            block.append(self._step(block[-1].token_ids))
+        self.looks.append((Look(block), list(self.rows)))
+        self._look(is_last=left < self.sync_every)
+        return block[-1].token_ids
 
-    def _advance(self, token_ids: Tensor) -> Tensor:
-        """Decodes the last token of every row, and drafts; returns the logits behind each token."""
+    def _look(self, is_last: bool) -> None:
+        """Takes the blocks that are there, and waits for as many as it must; for all, if a row can have no more."""
+        while self.looks and (is_last or len(self.looks) > self.blocks_ahead or self.looks[0][0].is_there()):
+            look, rows = self.looks.popleft()
+            for row, taken in zip(rows, look.take(), strict=True):
+                if row.finish_reason is None:
+                    self._record(row, *taken)
+
+    def _advance(self, token_ids: Tensor) -> Tensor | Drawn:
+        """Decodes the last token of every row, and drafts.
+
+        Returns:
+            `Tensor` or [`Drawn`]: The logits behind each token, or what a step that includes drawing drew from them.
+        """
         if self.drafts is not None:
             rooms = {row.completion: row.room - len(row.tokens) - 1 for row in self.rows}
             for row, draft in zip(self.rows, self.drafts.draft(rooms), strict=True):
@@ -222,7 +203,15 @@ class Scheduler:
             if any(row.draft for row in self.rows):
                 self.noise_is_placed = False
                 return self.decoder.append([[row.tokens[-1], *row.draft] for row in self.rows])
-        return self.decoder.step(token_ids)
+        return self._step(token_ids) if self.decoder.draws else self.decoder.step(token_ids)
+
+    def _with_first(self, behind: Tensor | Drawn | None, first: Tensor | None) -> Tensor | Drawn | None:
+        """Adds the first logits of the rows that have joined the batch."""
+        if first is None or behind is None:
+            return behind if first is None else first
+        if isinstance(behind, Drawn):
+            return joined([behind, self._draw_first(first)])
+        return torch.cat([behind, first])
 
     def _match(self, logits: Tensor) -> Tensor:
         """Draws behind every token of every draft, and takes what was drawn as long as the draft before it equals it.
@@ -230,40 +219,49 @@ class Scheduler:
         What is drawn at a position depends on its logits and its noise alone, so these are the tokens that rows draw
         one at a time.
         """
-        token_ids, logprobs, *kept = self._draw(logits)
+        drawn = self._draw(logits)
         counts = [1 + len(row.draft) for row in self.rows]
-        sets = [of_row for (of_row,) in to_host(kept)] if kept else [None] * len(token_ids)
-        parts = (_split(drawn, counts) for drawn in (token_ids.tolist(), logprobs.tolist(), sets))
+        sets = [None] * len(logits) if drawn.kept is None else drawn.kept.to_host()
+        parts = (_split(values, counts) for values in (drawn.token_ids.tolist(), drawn.logprobs.tolist(), sets))
+        excess = []
         for row, ids, logps, own_sets in zip(self.rows, *parts, strict=True):
-            taken = 1 + _equal(ids, row.draft)
-            self._record(row, ids[:taken], logps[:taken])
-            row.excess += len(ids) - taken
-            if row.kept is not None:
-                row.kept += own_sets[: len(ids) - row.excess]
-        self.decoder.cut([row.excess for row in self.rows])
-        for row in self.rows:
-            row.draft, row.excess = [], 0
-        return torch.tensor([row.tokens[-1] for row in self.rows], device=logits.device)
+            had, taken = len(row.tokens), 1 + _equal(ids, row.draft)
+            self._record(row, ids[:taken], logps[:taken], own_sets)
+            excess.append(len(ids) - (len(row.tokens) - had))
+            row.since, row.draft = self.steps - len(row.tokens), []
+        self.decoder.cut(excess)
+        return on_device([row.tokens[-1] for row in self.rows], logits.device)
 
-    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, KeptSets]:
-        draw = sample_truncated if self.sampling.is_truncated else sample
-        return draw(logits, self.sampling, self._uniforms())
+    def _draw(self, logits: Tensor) -> Drawn:
+        """Draws the next tokens of all rows, and behind every token of a draft."""
+        self._place_noise()
+        self.steps += 1
+        return self.drawer(logits)
 
-    def _record(self, row: Row, ids: list[int], logprobs: list[float]) -> None:
-        """Appends what a row has drawn, up to the end of its turn."""
-        taken = len(ids)
-        for number, (token, logp) in enumerate(zip(ids, logprobs, strict=True), start=1):
-            row.tokens.append(token)
-            row.logprobs.append(logp)
-            if token in self.sampling.eos_token_ids:
-                row.finish_reason = "stop"
-            elif len(row.tokens) == row.room:
-                row.finish_reason = "length"
-            else:
-                continue
-            taken = number
-            break
-        row.excess = len(ids) - taken
+    def _draw_first(self, logits: Tensor) -> Drawn:
+        """Draws the first tokens of the rows that have joined, where a step has drawn those of the others."""
+        new = self.rows[-len(logits) :]
+        for row in new:
+            row.since -= 1
+        self.drawer.place((row.stream, row.before) for row in new)
+        self.noise_is_placed = False
+        return self.drawer(logits)
+
+    def _step(self, token_ids: Tensor) -> Drawn:
+        """Decodes a token of every row, and draws the next ones."""
+        self._place_noise()
+        self.steps += 1
+        return self.decoder.step_and_draw(token_ids, self.drawer)
+
+    def _place_noise(self) -> None:
+        if self.noise_is_placed or self.sampling.greedy:
+            return
+        places = [(row.stream, self._length(row) + ahead) for row in self.rows for ahead in range(1 + len(row.draft))]
+        self.drawer.place(places)
+        self.noise_is_placed = len(places) == len(self.rows)
+
+    def _record(self, row: Row, ids: list[int], logprobs: list[float], kept: Sequence[np.ndarray] | None) -> None:
+        taken = row.take(ids, logprobs, kept, self.sampling.eos_token_ids)
         if self.drafts is not None:
             self.drafts.grow(row.completion, ids[:taken])
 
@@ -273,7 +271,7 @@ class Scheduler:
         if not ended:
             return list(range(len(self.rows)))
         self._take_ended(ended)
-        alive = _without(len(self.rows), ended)
+        alive = without(len(self.rows), ended)
         self.rows = [self.rows[number] for number in alive]
         self.decoder.reorder(alive)
         self.noise_is_placed = False
@@ -310,13 +308,3 @@ def _split(values: list[Any], counts: list[int]) -> list[list[Any]]:
 def _equal(ids: list[int], draft: list[int]) -> int:
     """How many of the first tokens are those of the draft."""
     return next((number for number, token in enumerate(draft) if token != ids[number]), len(draft))
-
-
-def _without(count: int, gone: list[int]) -> list[int]:
-    """The numbers below `count` that are not gone. The last ones fill the gaps, so that as few as possible move."""
-    left = count - len(gone)
-    order, holes = list(range(left)), [number for number in gone if number < left]
-    movers = sorted(set(range(left, count)) - set(gone))
-    for hole, mover in zip(holes, movers, strict=True):
-        order[hole] = mover
-    return order

@@ -114,7 +114,7 @@ class SessionScheduler(Scheduler):
         if not staying:
             return
         numbers = [rows[completion] for completion in staying]
-        parked = self.decoder.park(numbers, [self.rows[number].excess for number in numbers])
+        parked = self.decoder.park(numbers, [self._excess(self.rows[number]) for number in numbers])
         for completion, state in zip(staying, parked, strict=True):
             self.waiting[completion].parked = state
 

@@ -20,6 +20,7 @@ from .sampling import sample
 from .truncated import sample_truncated
 
 SPECULATIONS = ("self",)
+NO_DRAFTS_IN_GRAPHS = "speculation decodes several tokens of a row at once, but the steps of path='graph' have one"
 
 
 class Speculating:
@@ -42,8 +43,8 @@ class Speculating:
             raise ValueError(f"speculation must be None or {SPECULATIONS[0]!r}, got {speculation!r}.")
         if speculation and path == "graph":
             raise ValueError(
-                f"speculation={speculation!r} decodes several tokens of a row at once, but the steps of path='graph' "
-                "have one. Leave speculation unset, or use path='auto'."
+                f"speculation={speculation!r} with path={path!r}: {NO_DRAFTS_IN_GRAPHS}. Leave speculation unset, or "
+                "use path='auto'."
             )
         self.speculator = Speculator() if speculation else None
         self._draftable: WeakSet[nn.Module] = WeakSet()  # models that passed the check
@@ -65,7 +66,7 @@ class Speculating:
             return
         if not self._takes_packed(model):
             refuse_uncut(model)
-            self._try(model, "decode drafts", lambda: append_and_cut(model, self._autocast_dtype()))
+            self._try(model, "decode drafts", lambda: append_and_cut(model, self._cast_dtype()))
         self._draftable.add(model)
 
     def _begin_drafts(

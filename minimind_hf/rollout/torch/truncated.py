@@ -36,6 +36,12 @@ class KeptSets:
     ids: Tensor
     bits: Tensor | None
 
+    def first(self, count: int) -> "KeptSets":
+        """A copy of the first rows."""
+        return KeptSets(
+            *(None if each is None else each[:count].clone() for each in (self.counts, self.ids, self.bits))
+        )
+
     def to_host(self) -> list[np.ndarray]:
         """One array per row: ids, or bits where they are smaller."""
         ids, counts = self.ids.cpu().numpy(), self.counts.tolist()
@@ -63,9 +69,13 @@ def sample_truncated(
     ranked = min(sampling.top_k or vocab, vocab)
     # Ids take 32 bits each, and a set as bits one for every id of the vocabulary.
     most = min(ranked, -(-vocab // 32))
-    if scaled.device.type == "cpu" and max(most, _FIRST_LOOK) < ranked and not sampling.top_k:
+    if _looks_are_free(scaled) and max(most, _FIRST_LOOK) < ranked and not sampling.top_k:
         return _looked_at(scaled, sampling, uniforms, max(most, _FIRST_LOOK), most)
     return _drawn(scaled, sampling, uniforms, ranked, most)[:3]
+
+
+def _looks_are_free(logits: Tensor) -> bool:
+    return logits.device.type == "cpu"
 
 
 def _looked_at(scaled: Tensor, sampling: SamplingParams, uniforms: Tensor | None, first: int, most: int) -> tuple:
@@ -102,7 +112,7 @@ def _drawn(
         cumulative = probabilities.cumsum(dim=1, dtype=torch.float64)
         place = torch.searchsorted(cumulative, uniforms.unsqueeze(1) * cumulative[:, -1:], right=True)
         place = torch.minimum(place, counts[:, None] - 1)
-    needs_bits = ranked > most and (scaled.device.type != "cpu" or bool((counts > most).any()))
+    needs_bits = ranked > most and (not _looks_are_free(scaled) or bool((counts > most).any()))
     bits = packed(torch.zeros_like(scaled, dtype=torch.bool).scatter_(1, order, ~is_cut)) if needs_bits else None
     kept = KeptSets(counts, order[:, :most].int(), bits)
     is_whole = counts < ranked if ranked < scaled.shape[1] else torch.ones_like(counts, dtype=torch.bool)
@@ -131,6 +141,13 @@ def _kept_counts(values: Tensor, normalizer: Tensor, sampling: SamplingParams) -
     return kept.sum(dim=1).clamp_(min=1)
 
 
-def to_host(steps: Sequence[KeptSets]) -> list[list[np.ndarray]]:
-    """Sets of several steps, by row."""
-    return [list(of_row) for of_row in zip(*(step.to_host() for step in steps), strict=True)]
+def joined_sets(parts: Sequence[KeptSets]) -> KeptSets:
+    """The sets of several batches of rows, one after the other."""
+    bits = None
+    if any(part.bits is not None for part in parts):
+        width = next(part.bits.shape[1] for part in parts if part.bits is not None)
+        of_parts = [part.counts.new_zeros(len(part.counts), width, dtype=torch.uint8) for part in parts]
+        bits = torch.cat(
+            [none if part.bits is None else part.bits for part, none in zip(parts, of_parts, strict=True)]
+        )
+    return KeptSets(torch.cat([part.counts for part in parts]), torch.cat([part.ids for part in parts]), bits)

@@ -129,7 +129,7 @@ def test_operations_do_not_grow_with_rows():
 @torch.no_grad()
 def test_decoders_that_cannot_say_so():
     model = POLICIES["minimind"]()
-    for decoder in (RecurrentDecoder(model), StaticDecoder(model, 10, captures=False)):
+    for decoder in (RecurrentDecoder(model), StaticDecoder(model, 10)):
         for method, argument in (("append", [[5]]), ("cut", [1])):
             with raises_naming(NotImplementedError, type(decoder).__name__):
                 getattr(decoder, method)(argument)

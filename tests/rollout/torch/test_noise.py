@@ -10,7 +10,7 @@ import itertools
 import pytest
 import torch
 
-from minimind_hf.rollout.torch.noise import Noise, stream
+from minimind_hf.rollout.torch.noise import Noise, advance, stream, uniforms
 
 
 def numbers(seeds, completions, positions) -> torch.Tensor:
@@ -85,3 +85,19 @@ def test_the_known_numbers_of_splitmix64():
     first = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [noise.draw().item() for _ in first] == [(number >> 11) / 2**53 for number in first]
     assert 0 <= stream(-1, 0) < 2**64
+
+
+def test_somebody_else_may_draw_from_the_counters():
+    # As a captured step does: one position at a time, from a buffer with room for more rows.
+    whole, buffer = numbers([7], range(3), 40)[0], torch.zeros(4, dtype=torch.long)
+    noise = Noise(torch.device("cpu"))
+    noise.place((stream(7, completion), 2) for completion in range(3))
+    found = [noise.draw() for _ in range(5)]
+    noise.keep_in(buffer)
+    for _ in range(20):
+        found.append(uniforms(buffer)[:3])
+        advance(buffer)
+    found += [noise.draw() for _ in range(3)]
+    noise.keep_in(buffer)
+    found.append(uniforms(buffer)[:3])
+    assert torch.equal(torch.stack(found, dim=1), whole[:, 2:31])

@@ -20,7 +20,7 @@ def make_fast(model) -> FastDecoder:
 DECODERS = {
     "fast": make_fast,
     "general": CacheDecoder,
-    "graph": lambda model: StaticDecoder(model, LONGEST, captures=False),
+    "graph": lambda model: StaticDecoder(model, LONGEST),
 }
 
 

@@ -10,7 +10,8 @@ from tiny import make_policy
 
 from minimind_hf.forward.proof import Finding
 from minimind_hf.rollout import TorchEngine
-from minimind_hf.rollout.torch import fast_attention, fast_weights, proof
+from minimind_hf.rollout.torch import fast_attention, fast_weights, proof, static_decoder
+from minimind_hf.rollout.torch.noise import uniforms
 from minimind_hf.rollout.torch.proof import Proofs, few_prompts
 from minimind_hf.rollout.torch.static_decoder import StaticDecoder
 
@@ -72,13 +73,13 @@ def prompts_all_seen(patch):
 
 def own_tokens_unseen(patch):
     """A mask that is not opened for the new token."""
-    patch(StaticDecoder, "_run", without_opening)
 
+    def forward(self, bucket):
+        logits = self._decode(bucket.token_ids, bucket.bias, bucket.positions, bucket.cache)
+        bucket.positions.add_(1)
+        return logits
 
-def without_opening(self):
-    logits = self._decode(self.token_ids, self.bias, self.positions, self.cache)
-    self.positions.add_(1)
-    return logits
+    patch(StaticDecoder, "_forward", forward)
 
 
 def padding_seen(patch):
@@ -94,43 +95,56 @@ def padding_seen(patch):
 
 def replayed_too_late(patch):
     """A graph whose output is that of the step before."""
-    original = StaticDecoder._run
+    original = StaticDecoder._replayed
 
-    def run(self):
-        previous, self.previous = getattr(self, "previous", None), original(self)
-        return self.previous if previous is None or previous.shape != self.previous.shape else previous
+    def replayed(self, bucket, draw):
+        previous, new = getattr(self, "previous", None), original(self, bucket, draw)
+        self.previous = new
+        return new if previous is None or len(previous[0]) != len(new[0]) else previous
 
-    patch(StaticDecoder, "_run", run)
+    patch(StaticDecoder, "_replayed", replayed)
+
+
+def positions_not_moved(patch):
+    """A graph in which a number of the host is always what it was when it was captured."""
+    original = StaticDecoder._forward
+
+    def forward(self, bucket):
+        before = bucket.positions.clone()
+        logits = original(self, bucket)
+        bucket.positions.copy_(before)
+        return logits
+
+    patch(StaticDecoder, "_forward", forward)
 
 
 def rows_mixed_up(patch):
-    """Rows that stay where they are when others leave."""
+    """Rows that leave their order when others leave the batch."""
     original = StaticDecoder.reorder
     patch(StaticDecoder, "reorder", lambda self, rows: original(self, sorted(rows)))
 
 
 def not_a_number(patch):
-    original = StaticDecoder.step
-    patch(StaticDecoder, "step", lambda self, ids: original(self, ids).index_fill(0, torch.tensor([0]), float("nan")))
+    original = StaticDecoder._forward
+    broken = torch.tensor([0])
+    patch(StaticDecoder, "_forward", lambda *args: original(*args).index_fill(0, broken, float("nan")))
 
 
 def capture_that_fails(patch):
-    def capture(self):
+    def forward(*args):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    patch(StaticDecoder, "_run", capture)
+    patch(StaticDecoder, "_forward", forward)
 
 
-def draws_of_others(patch):
-    """Tokens drawn with the numbers of another row."""
-    original = proof.sample
-    calls = []
+def noise_of_others(patch):
+    """Tokens drawn with the numbers of other rows."""
+    patch(static_decoder, "uniforms", lambda counters: uniforms(counters.flip(0)))
 
-    def sample(logits, params, uniforms):
-        calls.append(0)
-        return original(logits, params, uniforms if len(calls) <= 12 else uniforms.flip(0))
 
-    patch(proof, "sample", sample)
+def noise_that_stays(patch):
+    """Tokens drawn with the same numbers in every step."""
+    patch(static_decoder, "advance", lambda counters: None)
 
 
 FAULTS = [
@@ -143,7 +157,9 @@ FAULTS = [
     (rows_mixed_up, "graph", "logits differ"),
     (not_a_number, "graph", "logits differ by nan"),
     (capture_that_fails, "graph", "RuntimeError: operation not permitted when stream is capturing"),
-    (draws_of_others, "graph", "drawn tokens differ"),
+    (positions_not_moved, "graph", "logits differ"),
+    (noise_of_others, "graph", "drawn tokens differ"),
+    (noise_that_stays, "graph", "drawn tokens differ"),
 ]
 
 

@@ -6,6 +6,7 @@ import torch
 
 from minimind_hf.rollout import SamplingParams
 from minimind_hf.rollout.torch.decoder import Decoder
+from minimind_hf.rollout.torch.looks import Look
 from minimind_hf.rollout.torch.scheduler import Scheduler
 
 VOCAB, EOS = 50, 0
@@ -141,3 +142,35 @@ def test_prompts_that_come_while_others_run(max_batch_rows, num_generations, can
     assert decoder.prompts == {} and decoder.num_groups == 4 + len(FURTHER)
     assert decoder.work == sum(len(ids) - 1 for ids in expected)
     assert refill.waited >= 1  # before it ended
+
+
+class DrawingDecoder(OverrunDecoder):
+    """Draws within its step."""
+
+    draws = True
+
+
+@pytest.mark.parametrize("make", [OverrunDecoder, DrawingDecoder])
+@pytest.mark.parametrize("blocks_ahead", [0, 1, 2, 5])
+@pytest.mark.parametrize("sync_every", [1, 3])
+@pytest.mark.parametrize("longest", [40, 7])
+@pytest.mark.parametrize("can_refill", [True, False])
+def test_looking_late_changes_no_completion(can_refill, longest, sync_every, blocks_ahead, make, monkeypatch):
+    request = {"starts": STARTS[:4], "num_generations": 2, "longest": longest, "max_batch_rows": 4}
+    often = run(OverrunDecoder(can_refill), **request, refill=Growing(FURTHER))
+    monkeypatch.setattr(Look, "is_there", lambda self: False)  # it never is before somebody waits for it
+    refill = Growing(FURTHER)
+    paces = {"sync_every": sync_every, "blocks_ahead": blocks_ahead}
+    assert run(make(can_refill), **request, refill=refill, **paces) == often
+    assert [refill.told[number] for number in range(len(often))] == often
+
+
+def test_a_block_is_asked_for_before_the_last_one_is_looked_at(monkeypatch):
+    events, decoder = [], DrawingDecoder()
+    step, take = decoder.step, Look.take
+    monkeypatch.setattr(decoder, "step", lambda ids: events.append("step") or step(ids))
+    monkeypatch.setattr(Look, "take", lambda self: events.append("look") or take(self))
+    monkeypatch.setattr(Look, "is_there", lambda self: False)
+    run(decoder, [40], sync_every=4, blocks_ahead=1)
+    assert events[:9] == ["step"] * 7 + ["look"] + ["step"]
+    assert "".join(event[0] for event in events).count("sssslssssl") >= 1

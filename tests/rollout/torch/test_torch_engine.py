@@ -247,7 +247,14 @@ def test_what_a_graph_cannot_hold_is_refused():
     looping.set_experts_implementation("eager")
     unheard_of = make_llama()
     unheard_of.config._attn_implementation = "flash_attention_2"
-    refusals = {sliding: "Qwen2ForCausalLM", looping: "MiniMindForCausalLM", unheard_of: "'flash_attention_2'"}
+    quantised = make_llama()
+    quantised.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    refusals = {
+        sliding: "Qwen2ForCausalLM",
+        looping: "MiniMindForCausalLM",
+        unheard_of: "'flash_attention_2'",
+        quantised: "bitsandbytes",
+    }
     for model, reason in refusals.items():
         with raises_naming(ValueError, "graph", reason, "'auto'"):
             engine_for(model, path="graph").generate([[5]], 1, sampling())
