@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo demo-ppo demo-agent demo-distill test test-all test-durations test-sglang test-gpu lint format bench bench-gpu docs docs-check clean
+.PHONY: install demo demo-ppo demo-agent demo-distill test test-all test-durations test-sglang test-gpu lint format bench bench-gpu docs docs-example docs-check clean
 
 install: $(VENV)/installed-dev
 
@@ -77,6 +77,10 @@ bench-gpu: install  ## everything about one CUDA device, in 20 minutes; writes d
 docs: install  ## the documentation as a site in build/site
 	$(PIP_INSTALL) -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+docs-example: DEMO_ARGS = --run_name "make demo"
+docs-example: demo  ## the demo, the curve and the picture of its report that the documentation shows; needs chromium
+	$(BIN)/python docs/site/example.py
 
 docs-check: install  ## runs every command of README.md, README_zh.md and docs/ in a scratch folder
 	$(BIN)/python docs/check.py $(DOCS_CHECK_ARGS)
