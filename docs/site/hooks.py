@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mkdocs does besides converting pages. Nothing here, and nothing on the site, needs a network.
+"""What mkdocs does besides converting pages. Nothing on the site needs a network: a page that would is refused.
 
 - `<!-- README.md: Install -->` is replaced by that section of README.md, or of README_zh.md, and `beginning` by what
   stands before the first section: one text serves both.
@@ -26,6 +26,7 @@ REPORT, RUN = "example/report.html", ROOT / "docs" / "example" / "run"
 _SENTENCE = 60  # characters of a cell that make it one
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _INCLUDE = re.compile(r"^<!-- (README\w*\.md): (.+?) -->$", re.MULTILINE)
+_FETCHED = re.compile(r"<(?:script|link|img|iframe|source|video)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 _PAGE = re.compile(r"\[(?:docs/)?([\w-]+)\.md\]\(\1\.md")  # a link whose text is the name of the file
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -78,6 +79,12 @@ def _labelled(found: re.Match) -> str:
     numbers = count()
     table = re.sub(r"<td", lambda _: f'<td data-label="{labels[next(numbers) % len(labels)]}"', table)
     return f'<div class="sentences">{table}</div>'
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    if fetched := _FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri} would fetch from a server: {fetched[0]}")
+    return output
 
 
 def _mathml(found: re.Match) -> str:

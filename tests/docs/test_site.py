@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_sections_are_as_they_would_be_in_docs():
     assert "<math" in hooks.on_page_content(
         r'<span class="arithmatex">\(a &lt; b\)</span>', page=None, config=None, files=None
     )
+
+
+def test_a_page_that_would_fetch_something_is_refused():
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("latex2mathml")
+    hooks = site_module("hooks")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
+    fine = '<a href="https://a.b/c.js">c</a> <script src="c.js"></script>'
+    assert hooks.on_post_page(fine, page=page, config=None) == fine
+    for outside in ('<script async src="https://a.b/c.js">', '<link rel="stylesheet" href="//a.b/c.css">'):
+        with pytest.raises(hooks.PluginError, match="page.md"):
+            hooks.on_post_page(fine + outside, page=page, config=None)
 
 
 def test_formulas_are_written_with_what_can_be_rendered():
