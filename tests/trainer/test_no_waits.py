@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nothing in a micro-batch's forward and backward pass waits for the device, told on a CPU by operations."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from no_waits import Waits, no_waits
@@ -50,8 +52,12 @@ def test_an_update_does_not_wait(tmp_path, algorithm, case, layout, monkeypatch)
     args = config(str(tmp_path), **settings | {"forward_layout": layout} | changes)
     engine = None if "top_k" in changes else "scripted"
     trainer = tiny_trainer(args, model, engine=engine, peft_config=lora, **further(algorithm))
-    steps = []
-    original = trainer.training_step
+    assert all(step.isfinite() for step in watched_steps(trainer, layout, monkeypatch))
+
+
+def watched_steps(trainer, layout, monkeypatch) -> list[torch.Tensor]:
+    """Trains, and returns the losses; a wait raises an error."""
+    steps, original = [], trainer.training_step
 
     def training_step(*given):
         # transformers looks whether a batch has padding, once in a pass of the padded layout.
@@ -63,7 +69,16 @@ def test_an_update_does_not_wait(tmp_path, algorithm, case, layout, monkeypatch)
     monkeypatch.setattr(trainer, "training_step", training_step)
     trainer.train()
     trainer.end()
-    assert len(steps) >= 2 and all(step.isfinite() for step in steps)
+    assert len(steps) >= 2
+    return steps
+
+
+@pytest.mark.parametrize("layout", ["shared_prompt", "padded"])
+def test_an_update_of_a_distillation_does_not_wait(tmp_path, layout, monkeypatch):
+    settings = {name: value for name, value in GRPO.items() if name in {each.name for each in fields(DistillConfig)}}
+    args = DistillConfig(str(tmp_path), **settings | {"forward_layout": layout})
+    trainer = tiny_trainer(args, make_policy(), engine="scripted", teacher_model=make_policy(seed=1))
+    assert all(step.isfinite() for step in watched_steps(trainer, layout, monkeypatch))
 
 
 @pytest.mark.gpu
