@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nothing in a micro-batch's forward and backward pass waits for the device, told on a CPU by operations."""
 
-from dataclasses import fields
-
 import pytest
 import torch
 from no_waits import Waits, no_waits
@@ -71,14 +69,6 @@ def watched_steps(trainer, layout, monkeypatch) -> list[torch.Tensor]:
     trainer.end()
     assert len(steps) >= 2
     return steps
-
-
-@pytest.mark.parametrize("layout", ["shared_prompt", "padded"])
-def test_an_update_of_a_distillation_does_not_wait(tmp_path, layout, monkeypatch):
-    settings = {name: value for name, value in GRPO.items() if name in {each.name for each in fields(DistillConfig)}}
-    args = DistillConfig(str(tmp_path), **settings | {"forward_layout": layout})
-    trainer = tiny_trainer(args, make_policy(), engine="scripted", teacher_model=make_policy(seed=1))
-    assert all(step.isfinite() for step in watched_steps(trainer, layout, monkeypatch))
 
 
 @pytest.mark.gpu
