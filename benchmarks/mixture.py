@@ -3,12 +3,13 @@
 
 Seconds are those of CPU time, divided by the threads: so other load on the machine changes little.
 
-    python benchmarks/mixture.py [--seeds 0 1 2] [--ways plain filter filter+memory] [--seconds 150]
+    python benchmarks/mixture.py [--seeds 0 1 2] [--ways plain filter filter+memory trl] [--seconds 150]
 
 The prompts are sums of two digits, which the supervised start of the recipes solves half of the time, and as many
 products, which it never solves: all completions of a product get the same reward. `plain` trains on what comes,
-`filter` sets `dynamic_sampling`, and `filter+memory` also `prompt_memory`. All other settings, the start and the seed
-are equal. Held-out sums are measured every few steps, with the clock stopped.
+`filter` sets `dynamic_sampling`, and `filter+memory` also `prompt_memory`; `trl` is its GRPOTrainer, which gets the
+prompts as texts. All other settings, the start and the seed are equal. Held-out sums are measured every few steps,
+with the clock stopped.
 
 What counts is the time until 90 % of the accuracy that `plain` ends with. `--folder` keeps the start and the curves,
 so that runs can be made one by one; those that are there are not made again. The last line is one JSON object.
@@ -19,11 +20,15 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import torch
+import trl
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from workloads import machine_info, median, print_json
 
 from minimind_hf import GRPOConfig, GRPOTrainer
@@ -35,6 +40,7 @@ WAYS = {
     "plain": {},
     "filter": {"dynamic_sampling": True},
     "filter+memory": {"dynamic_sampling": True, "prompt_memory": True},
+    "trl": {"loss_type": "cispo", "epsilon_high": 5.0, "gradient_checkpointing": False},
 }
 EACH = 512  # sums, and as many products
 SETTINGS = {
@@ -42,7 +48,6 @@ SETTINGS = {
     "per_device_train_batch_size": 128,
     "num_generations": 8,
     "max_completion_length": 36,
-    "thinking_ratio": 1.0,
     "temperature": 0.8,
     "beta": 0.001,  # as in recipes/grpo.py
     "learning_rate": 3e-4,
@@ -75,6 +80,28 @@ def product(item: Sum) -> dict:
         "answer": str(result),
         "steps": [f"{item.a}*{item.b}={result}"],
     }
+
+
+def of_texts(reward: Callable) -> Callable:
+    """A reward function of the recipes for completions that are texts."""
+
+    @wraps(reward)
+    def rewarded(completions: list[str], **columns) -> list[float]:
+        return reward([[{"role": "assistant", "content": text}] for text in completions], **columns)
+
+    return rewarded
+
+
+def as_texts(rows: Dataset, tokenizer) -> Dataset:
+    """The same prompts as texts, with the thinking opened."""
+
+    def opened(row: dict) -> dict:
+        text = tokenizer.apply_chat_template(
+            row["prompt"], add_generation_prompt=True, open_thinking=True, tokenize=False
+        )
+        return {"prompt": text}
+
+    return rows.map(opened)
 
 
 class Counting(GRPOTrainer):
@@ -125,16 +152,25 @@ def run(start: Path, way: str, seed: int, seconds: float, every: int) -> dict:
     model = AutoModelForCausalLM.from_pretrained(start)
     curve = Curve(tokenizer, seconds, every)
     with tempfile.TemporaryDirectory() as folder:
-        args = GRPOConfig(output_dir=folder, seed=seed, **SETTINGS | WAYS[way])
-        trainer = Counting(
-            model, REWARDS, args, train_dataset=mixture(), processing_class=tokenizer, callbacks=[curve]
-        )
+        settings = {"output_dir": folder, "seed": seed, **SETTINGS, **WAYS[way]}
+        common = {"processing_class": tokenizer, "callbacks": [curve]}
+        if way == "trl":
+            rewards, data = list(map(of_texts, REWARDS)), as_texts(mixture(), tokenizer)
+            trainer = trl.GRPOTrainer(model, rewards, trl.GRPOConfig(**settings), train_dataset=data, **common)
+            trainer.remove_callback(PrinterCallback)
+        else:
+            args = GRPOConfig(thinking_ratio=1.0, **settings)
+            trainer = Counting(model, REWARDS, args, train_dataset=mixture(), **common)
         trainer.train()
+    found = {"points": curve.points, "steps": trainer.state.global_step}
+    return found if way == "trl" else found | of_prompts(trainer)
+
+
+def of_prompts(trainer: Counting) -> dict[str, Any]:
+    """What a run drew and what it learned from, and its seconds per step by phase."""
     logs = [record for record in trainer.state.log_history if "loss" in record]
     without = [record.get("prompts/without_variance", record["frac_reward_zero_std"]) for record in logs]
     return {
-        "points": curve.points,
-        "steps": trainer.state.global_step,
         "with_gradient": trainer.with_gradient / trainer.trained,
         "drawn_per_step": sum(record.get("prompts/drawn", 16) for record in logs) / len(logs),
         "without_variance": [sum(part) / len(part) for part in (without[:5], without[-5:])],
@@ -165,8 +201,9 @@ def compare(curves: dict[str, dict[int, dict]]) -> dict:
     }
     found = {"final_accuracy": {seed: round(value, 3) for seed, value in finals.items()}}
     for way, seconds in times.items():
-        shares = [each["with_gradient"] for each in curves[way].values()]
-        found[way] = {"seconds": seconds, "with_gradient": round(min(shares), 3)}
+        found[way] = {"seconds": seconds}
+        if way != "trl":
+            found[way]["with_gradient"] = round(min(each["with_gradient"] for each in curves[way].values()), 3)
         if None not in seconds and None not in times["plain"] and median(times["plain"]) > 0:
             found[way]["ratio"] = round(median(seconds) / median(times["plain"]), 2)
     return found

@@ -12,15 +12,13 @@ of runs; those that are there are not made again. The last line is one JSON obje
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from statistics import mean, stdev
 
 import torch
 import trl
 from datasets import Dataset
-from mixture import Curve
+from mixture import Curve, as_texts, of_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from workloads import machine_info, print_json
 
@@ -50,25 +48,10 @@ SETTINGS = {
 SIDES = ("ours", "trl")
 
 
-def of_texts(reward: Callable) -> Callable:
-    """A reward function of the recipes for completions that are texts."""
-
-    @wraps(reward)
-    def rewarded(completions: list[str], **columns) -> list[float]:
-        return reward([[{"role": "assistant", "content": text}] for text in completions], **columns)
-
-    return rewarded
-
-
 def prompts(tokenizer) -> Dataset:
     train, _ = split_sums()
-
-    def opened(messages: list[dict]) -> str:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, open_thinking=True, tokenize=False)
-
-    return Dataset.from_list(
-        [{"prompt": opened(item.messages), "answer": item.answer, "steps": item.steps} for item in train]
-    )
+    rows = [{"prompt": item.messages, "answer": item.answer, "steps": item.steps} for item in train]
+    return as_texts(Dataset.from_list(rows), tokenizer)
 
 
 def run(start: Path, side: str, seed: int, steps: int) -> dict:
