@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the embedded tasks come to with each algorithm: reward and held-out results against seconds, over seeds.
+
+    python benchmarks/learning.py --task sums [--algorithms cispo grpo rloo ppo] [--seeds 1 2 3] [--jobs 2]
+
+`sums` is the task of `make demo`, `calculator` and `guess` are those of `make demo-agent`. Every run is one of the
+recipes with its own settings, in a process of its own with one thread, `--jobs` at a time; seconds are those of
+rollouts, scoring and updates. Runs that the folder holds are not made again. The figure shows the mean over seeds, and
+their range as a band; the last line is one JSON object.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from workloads import machine_info, print_json
+
+from minimind_hf.reports.record import STATE_FILE, RunRecord, read_run
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+REWARD = "reward"
+OF_GROUPS = {
+    "cispo": ["--loss_type", "cispo"],
+    "grpo": ["--loss_type", "grpo"],
+    "rloo": ["--loss_type", "grpo", "--advantage_estimator", "rloo"],
+}
+ALGORITHMS = (*OF_GROUPS, "ppo")
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """An embedded task.
+
+    Args:
+        every (`int`): Optimizer steps between two evaluations.
+        held_out (`str`): What evaluations log of the held-out prompts.
+        label (`str`): What that is.
+        evaluated (`int`): Completions that are scored at a time in an evaluation.
+    """
+
+    every: int
+    held_out: str
+    label: str
+    evaluated: int
+
+
+TASKS = {
+    "sums": LearningTask(20, "eval_rewards/correct_answer/mean", "share of held-out sums solved", 512),
+    "calculator": LearningTask(6, "eval_rewards/correct_answer/mean", "share of held-out questions answered", 256),
+    "guess": LearningTask(10, "eval_reward", "reward of held-out games", 256),
+}
+
+
+def command(task: str, algorithm: str, seed: int, folder: Path) -> list[str]:
+    """The command of one run."""
+    wanted = TASKS[task]
+    family = "ppo" if algorithm == "ppo" else "grpo"
+    if task == "sums":
+        script = [str(RECIPES / f"{family}.py")]
+    else:
+        script = [str(RECIPES / "agent.py"), "--task", task, "--algorithm", family]
+    flags = {
+        "seed": seed,
+        "output_dir": folder,
+        "run_name": f"{algorithm} seed {seed}",
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": wanted.every,
+        "eval_on_start": True,
+        "num_generations_eval": 1,
+        "per_device_eval_batch_size": wanted.evaluated,
+        "probe_prompts": 0,
+        "use_cpu": True,
+    }
+    given = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
+    return [sys.executable, *script, *given, *OF_GROUPS.get(algorithm, [])]
+
+
+def train(task: str, algorithm: str, seed: int, folder: Path) -> None:
+    """Makes one run, unless the folder holds it.
+
+    Raises:
+        RuntimeError: With the end of what it printed, if it fails.
+    """
+    if (folder / STATE_FILE).is_file():
+        return
+    print(f"{task}: {algorithm}, seed {seed}", flush=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command(task, algorithm, seed, folder), env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(done.args)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+
+
+def curve(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
+    """Seconds of training, and the values logged there."""
+    seconds = {0: 0.0} | run.seconds_by_step
+    points = [(seconds[step], value) for step, value in run.series(name).items() if step in seconds]
+    return [at for at, _ in points], [value for _, value in points]
+
+
+def over_seeds(runs: list[RunRecord], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds `(P,)` that all runs reach, and their values there `(runs, P)`."""
+    curves = [curve(run, name) for run in runs]
+    at = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), 60)
+    return at, np.stack([np.interp(at, x, y) for x, y in curves])
+
+
+def draw(found: dict[str, list[RunRecord]], task: str, path: Path) -> None:
+    """Draws the reward and the held-out results of all algorithms."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for axis, name, label in zip(
+        axes, (REWARD, TASKS[task].held_out), ("reward of a step", TASKS[task].label), strict=True
+    ):
+        _draw_panel(axis, found, name)
+        axis.set(xlabel="seconds of training", title=label)
+    axes[1].legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_panel(axis: Axes, found: dict[str, list[RunRecord]], name: str) -> None:
+    for algorithm, runs in found.items():
+        at, values = over_seeds(runs, name)
+        (line,) = axis.plot(at, values.mean(axis=0), label=algorithm)
+        axis.fill_between(at, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def summary(runs: list[RunRecord], task: str) -> dict[str, object]:
+    """The held-out result at the start and at the end, by seed, and the seconds."""
+    series = [list(run.series(TASKS[task].held_out).values()) for run in runs]
+    return {
+        "before": [round(values[0], 3) for values in series],
+        "after": [round(values[-1], 3) for values in series],
+        "mean_after": round(float(np.mean([values[-1] for values in series])), 3),
+        "seconds": [round(list(run.seconds_by_step.values())[-1], 1) for run in runs],
+        "steps": [run.steps for run in runs],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, default="sums")
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time; one for each core")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/learning"))
+    parser.add_argument("--figure", type=Path, help="default: FOLDER/TASK.png")
+    args = parser.parse_args()
+    folders = {
+        algorithm: [args.folder / args.task / f"{algorithm}_seed_{seed}" for seed in args.seeds]
+        for algorithm in args.algorithms
+    }
+    with ThreadPoolExecutor(args.jobs) as pool:
+        jobs = [
+            pool.submit(train, args.task, algorithm, seed, folders[algorithm][number])
+            for number, seed in enumerate(args.seeds)
+            for algorithm in args.algorithms
+        ]
+        for job in jobs:
+            job.result()
+    found = {algorithm: [read_run(folder) for folder in of_seeds] for algorithm, of_seeds in folders.items()}
+    figure = args.figure or args.folder / f"{args.task}.png"
+    draw(found, args.task, figure)
+    results = {algorithm: summary(runs, args.task) for algorithm, runs in found.items()}
+    print_json({"task": args.task, **results, "figure": str(figure), **machine_info()})
+
+
+if __name__ == "__main__":
+    main()
