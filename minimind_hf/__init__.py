@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         RLTrainer,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _LAZY = {
     "AgentError": ".agent",
