@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
+from minimind_hf.language import Texts
 from minimind_hf.trainer.checkpoints.best import is_same_folder, restore_best
 from minimind_hf.trainer.checkpoints.checksums import changed_files, write_checksums
 from minimind_hf.trainer.checkpoints.data_order import warn_if_nothing_is_left
@@ -54,8 +55,9 @@ class _Guarded:
 
     def _judge(self, not_finite: str | None, k3: float) -> None:
         if not_finite is not None:
+            remains = Texts(*what_remains(Path(self.args.output_dir)), between="; ")
             raise NotFiniteError(
-                f"step {self.state.global_step + 1}: {not_finite}; {what_remains(Path(self.args.output_dir))}. Try: "
+                f"step {self.state.global_step + 1}: {not_finite}; {remains}. Try: "
                 "lower learning_rate; or use bf16 instead of fp16; or check that the weights to start from are finite."
             )
 

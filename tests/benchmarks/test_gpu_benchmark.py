@@ -22,6 +22,7 @@ def lines_of(capsys) -> list[dict]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"case"')]
 
 
+@pytest.mark.slow
 def test_the_whole_program(tmp_path, capsys):
     page = tmp_path / "benchmarks-gpu.md"
     status = gpu.main(["--device", "cpu", "--quick", "--page", str(page)])

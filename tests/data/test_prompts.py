@@ -251,7 +251,7 @@ def test_other_columns_travel_and_the_prompt_itself_does_not(tokenizer):
     data = [{"prompt": chat("a"), "conversations": chat("b"), "messages": chat("c"), "answer": "4", "level": 2}]
     item = PromptDataset(data, tokenizer)[0]
     assert item["columns"] == {"answer": "4", "level": 2}
-    assert set(item) == {"prompt", "prompt_ids", "index", "columns", "thinking", "template_kwargs", "tools"}
+    assert set(item) == {"prompt", "prompt_ids", "index", "columns", "answer", "thinking", "template_kwargs", "tools"}
     assert item["prompt"] == chat("a")
 
 

@@ -30,6 +30,7 @@ def test_names_of_the_algorithms(tmp_path):
     assert labels == {"cispo": "CISPO", "grpo": "GRPO", "ppo": "PPO", "rloo": "GRPO with leave-one-out advantages"}
 
 
+@pytest.mark.slow
 def test_the_comparison(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(embedded_task, "NUM_HELD_OUT", 16)
     monkeypatch.setattr(compare, "SFT_STEPS", 5)

@@ -44,6 +44,7 @@ def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     assert not start.lm_head.weight.equal(after.lm_head.weight)
 
 
+@pytest.mark.slow
 def test_the_teacher_of_the_embedded_task_is_made_once(tmp_path, monkeypatch, capsys):
     made = []
 
