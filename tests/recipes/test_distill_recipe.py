@@ -5,6 +5,7 @@ import json
 
 import distill
 import embedded_task
+import pytest
 import yaml
 from launching import launch
 from naming import raises_naming
