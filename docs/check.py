@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "README_zh.md", "docs/*.md")
+PAGES = ("README.md", "README_zh.md", "docs/*.md", "docs/zh/*.md")
 NEEDS = {
     "gpu": "a GPU",
     "hub": "the Hub, or another server on the network",

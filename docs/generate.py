@@ -23,6 +23,7 @@ from minimind_hf import GRPOConfig
 from minimind_hf.algorithms import ADVANTAGES, OBJECTIVES
 from minimind_hf.estimate import DEVICES, Setting, fitting_table
 from minimind_hf.health.rules import RULES, Rule
+from minimind_hf.language import said, speaking
 from minimind_hf.trainer.settings import minimind_flags
 from minimind_hf.trainer.settings.trl_fields import fields_without_effect, unsupported_fields, what_instead
 
@@ -30,6 +31,7 @@ FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "recipes")]
 
 import settings_tables  # noqa: E402 - beside this file, and it reads the groups of the recipes' help
+from chinese_minimind import in_chinese  # noqa: E402
 
 # Remarks on supported fields that differ from trl in more than their default, or need an explanation.
 REMARKS = {
@@ -139,15 +141,22 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
-def health_rules() -> str:
+def health_rules(language: str = "en") -> str:
     """The rules of training health, one section each."""
-    return "\n\n".join(_section(rule) for rule in RULES)
+    with speaking(language):
+        return "\n\n".join(_section(rule, *_OF_A_RULE[language]) for rule in RULES)
 
 
-def _section(rule: Rule) -> str:
-    remedies = "\n".join(f"- {remedy}" for remedy in rule.remedies)
-    when = f"`{rule.name}`. Reported when {rule.when()}."
-    return f"### {rule.title}\n\n{when}\n\n{rule.means}\n\nWhat to try:\n\n{remedies}"
+_OF_A_RULE = {
+    "en": ("`{name}`. Reported when {when}.", "What to try:"),
+    "zh": ("`{name}`。{when}，就会报告。", "可以尝试："),
+}
+
+
+def _section(rule: Rule, when: str, what_to_try: str) -> str:
+    remedies = "\n".join(f"- {said(remedy)}" for remedy in rule.remedies)
+    reported = when.format(name=rule.name, when=rule.when())
+    return f"### {said(rule.title)}\n\n{reported}\n\n{said(rule.means)}\n\n{what_to_try}\n\n{remedies}"
 
 
 def losses() -> str:
@@ -207,26 +216,39 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def minimind_table(rows: Iterable[minimind_flags.Row], script: str = "MiniMind") -> str:
+def minimind_table(rows: Iterable[minimind_flags.Row], script: str = "MiniMind", language: str = "en") -> str:
     """A table of MiniMind's flags, from what the recipes answer to them."""
+    if language == "zh":
+        return _table((script, "这里", "区别"), (map(in_chinese, row) for row in rows))
     return _table((script, "here", "what differs"), rows)
+
+
+def minimind_tables(language: str = "en") -> dict[str, Callable[[], str]]:
+    """The tables of the page about MiniMind's scripts."""
+    return {
+        "minimind-rl": lambda: minimind_table(minimind_flags.RL, language=language),
+        "minimind-agent": lambda: minimind_table(minimind_flags.AGENT, "train_agent.py", language),
+        "minimind-before-rl": lambda: minimind_table(minimind_flags.BEFORE_RL, language=language),
+    }
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "algorithms.md": {"losses": losses, "estimators": estimators},
     "models.md": {"architectures": architectures},
-    "migrate-from-minimind.md": {
-        "minimind-rl": lambda: minimind_table(minimind_flags.RL),
-        "minimind-agent": lambda: minimind_table(minimind_flags.AGENT, "train_agent.py"),
-        "minimind-before-rl": lambda: minimind_table(minimind_flags.BEFORE_RL),
-    },
+    "migrate-from-minimind.md": minimind_tables(),
+    "zh/migrate-from-minimind.md": minimind_tables("zh"),
     "scaling.md": {"devices": devices},
     "migrate-from-trl.md": {"trl-fields": trl_table},
     "settings.md": {
         "settings": settings_tables.settings_tables,
         "settings-of-trl": settings_tables.fields_of_trl,
     },
+    "zh/settings.md": {
+        "settings": lambda: settings_tables.settings_tables("zh"),
+        "settings-of-trl": settings_tables.fields_of_trl,
+    },
     "troubleshooting.md": {"health-rules": health_rules},
+    "zh/troubleshooting.md": {"health-rules": lambda: health_rules("zh")},
 }
 
 

@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 
 import flag_groups
 import trl
+from chinese_settings import HEADINGS, help_in_chinese
 from transformers import TrainingArguments
 
 import minimind_hf
@@ -47,7 +48,15 @@ WORDS = {
         default="same, `{}`",
         headings={name: name[0].upper() + name[1:] for name in flag_groups.GROUPS},
         other="Other settings of transformers",
-    )
+    ),
+    "zh": Words(
+        head=("设置", "默认值", "含义", "trl", "MiniMind"),
+        same="相同",
+        default="相同，`{}`",
+        headings=HEADINGS,
+        other="transformers 的其他设置",
+        help_in=help_in_chinese,
+    ),
 }
 
 _RL = ("GRPO", "PPO")  # the columns' order; all other algorithms after them

@@ -27,7 +27,7 @@ _SENTENCE = 60  # characters of a cell that make it one
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _INCLUDE = re.compile(r"^<!-- (README\w*\.md): (.+?) -->$", re.MULTILINE)
 _FETCHED = re.compile(r"<(?:script|link|img|iframe|source|video)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
-_PAGE = re.compile(r"\[(?:docs/)?([\w-]+)\.md\]\(\1\.md")  # a link whose text is the name of the file
+_PAGE = re.compile(r"\[(?:docs/)?(?:zh/)?([\w-]+)\.md\]\(((?:\.\./)?\1\.md)")  # its text is the name of the file
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -40,12 +40,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    markdown = _INCLUDE.sub(lambda found: section(*found.groups()), markdown)
-    return _PAGE.sub(lambda found: f"[{_title(found[1])}]({found[1]}.md", markdown)
+    folder = Path(page.file.src_uri).parent if page else Path()
+    markdown = _INCLUDE.sub(lambda found: section(*found.groups(), folder=folder), markdown)
+    return _PAGE.sub(lambda found: f"[{_title(folder / found[2])}]({found[2]}", markdown)
 
 
-def section(name: str, heading: str) -> str:
-    """A section of a README with its heading and with links as they are from docs/.
+def section(name: str, heading: str, folder: Path = Path()) -> str:
+    """A section of a README with its heading and with links as they are from docs/, or from a folder in it.
 
     Raises:
         PluginError: If there is no such section.
@@ -57,11 +58,15 @@ def section(name: str, heading: str) -> str:
         found = re.search(rf"^(## {re.escape(heading)}\n.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise PluginError(f"{name} has no section {heading!r}, which a page includes.")
-    return found[1].replace("](docs/", "](").strip()
+    text = found[1].replace("](docs/", "](").strip()
+    if folder == Path():
+        return text
+    text = re.sub(r"\]\((?!https?:|#|/)", "](../", text)
+    return text.replace(f"](../{folder.as_posix()}/", "](")
 
 
-def _title(page: str) -> str:
-    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+def _title(page: Path) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -6,7 +6,7 @@ FOUND = {
         "{logs} 次日志里没有一条回答得到 reward：所有奖励函数对所有回答都返回 None"
     ),
     "{share:.0%} of the completions whose prompt opens <think> contain </think>": (
-        "prompt 以 <think> 开头的回答里，只有 {share:.0%} 包含 </think>"
+        "prompt 开启了 <think> 的回答里，只有 {share:.0%} 包含 </think>"
     ),
     "every completion of the last {logs} logs got the reward {reward:.4g}": (
         "最近 {logs} 次日志里，每条回答的 reward 都是 {reward:.4g}"

@@ -32,7 +32,7 @@ RULES = {
     "Completions do not close their thinking": "回答没有结束思考",
     "among the completions whose prompt opens `<think>`, none of {few} logs, or at most {thinking_closed:.0%} of "
     "{some} logs, contain `</think>`": (
-        "prompt 以 `<think>` 开头的回答里，{few} 次日志中没有一条包含 `</think>`，"
+        "prompt 开启了 `<think>` 的回答里，{few} 次日志中没有一条包含 `</think>`，"
         "或者 {some} 次日志中最多 {thinking_closed:.0%} 包含"
     ),
     "A reward that reads the answer after the thinking finds none, and other messages may follow from that.": (
