@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 import trl
-from common import NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, Workload, machine_info, make_model, median, print_json
 from contest import Answer, Phases, contest
 from datasets import Dataset
 from step_time import make_dataset, make_tokenizer
 from transformers import Trainer
 from trl.experimental.gkd import GKDConfig, GKDTrainer
+from workloads import NUM_GENERATIONS, NUM_PROMPTS, WORKLOADS, Workload, machine_info, make_model, median, print_json
 
 from minimind_hf import DistillConfig, DistillTrainer
 
