@@ -52,9 +52,9 @@ def in_digits(text: str) -> str:
 
 
 def figures(text: str) -> Counter:
-    """Every number in prose and tables."""
+    """Every number in prose and tables, with its sign."""
     text = re.sub(r"`[^`]*`", "", in_digits(text))
-    return Counter(re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text))
+    return Counter(re.findall(r"(?:(?<=[\s|(\[])[-+])?\d+(?:,\d{3})*(?:\.\d+)?", text))
 
 
 def names(text: str) -> Counter:

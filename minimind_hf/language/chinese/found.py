@@ -99,7 +99,7 @@ FOUND = {
     ),
     "{title}: {found}. Try: {advice}.": "{title}：{found}。可以尝试：{advice}。",
     "step {step}: {message}": "第 {step} 步：{message}",
-    "; or ": "；或者",
+    "; or ": "；",
     "; ": "；",
     ", ": "，",
 }

@@ -116,7 +116,7 @@ RULES = {
     ),
     "use a finer reward": "用更细的 reward",
     # reward_hacking
-    "The reward is being hacked": "reward hacking",
+    "The reward is being hacked": "出现 reward hacking",
     "the reward has risen, and either the median kl_ref of {some} logs is above {kl_to_reference:g} or the "
     "completions have begun to repeat themselves": (
         "reward 上升了，但 {some} 次日志里 kl_ref 的中位数高于 {kl_to_reference:g}，或者回答开始重复"
