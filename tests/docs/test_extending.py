@@ -25,6 +25,7 @@ def test_the_table_counts_lines(section):
     assert int(stated) == len(lines)
 
 
+@pytest.mark.slow
 def test_the_examples_train(tmp_path):
     """All of them in one process, on a tiny model under the names of the page."""
     for name, code in FILES.items():

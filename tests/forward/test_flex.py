@@ -127,6 +127,7 @@ def test_under_autocast_it_computes_in_its_dtype():
     torch.testing.assert_close(output, by_group, atol=3e-2, rtol=0)
 
 
+@pytest.mark.slow
 def test_each_shape_compiles_once_however_many_there_are():
     """torch gives up compiling a function after eight shapes and says nothing; rows of a shape share a kernel,
     whatever their groups and windows."""

@@ -230,6 +230,7 @@ def test_the_eos_of_the_flag_ends_turns(world, tmp_path, capsys):
     assert "ends turns with" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "data"), [(sft, "sft"), (dpo, "preferences")])
 def test_rows_that_are_cut_are_counted_and_can_be_left_out(world, tmp_path, capsys, recipe, data):
     flags = ["--max_length", "60", "--max_steps", "1"]

@@ -26,6 +26,7 @@ def make_teacher(folder, steps: int = 5) -> None:
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": steps}))
 
 
+@pytest.mark.slow
 def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     make_teacher(tmp_path / "grpo")
     flags = ["--output_dir", "out", "--teacher_model_name_or_path", "grpo", "--per_device_train_batch_size", "16"]

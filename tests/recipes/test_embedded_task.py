@@ -144,6 +144,7 @@ def test_measure_counts_right_samples(tokenizer, monkeypatch):
     assert embedded_task.measure(None, tokenizer, sums, samples_per_sum=2) == 0.75
 
 
+@pytest.mark.slow
 def test_start_is_saved_and_measured_alike_in_a_fresh_process(tmp_path, capsys):
     accuracy = embedded_task.make_start(tmp_path, max_steps=5, enough=1.0, seed=0, device="cpu")
     assert 0 <= accuracy < 0.1  # five updates teach nothing yet

@@ -28,7 +28,9 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=[] if name == "sft" else pytest.mark.slow) for name in RECIPES]
+)
 def test_only_lines_of_our_own(recipes_dir, tmp_path, recipe):
     row, flags, shown = RECIPES[recipe]
     for seed, name in enumerate(("model", "teacher")):

@@ -45,6 +45,7 @@ def test_dates_and_times_as_chinese_people_write_them(run_dir):
         assert date_again(read_run(run_dir).about["started"]).startswith("20")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine (Debian: apt install chromium)")
 def test_a_browser_opens_it(run_dir, tmp_path):
     page = write_report(run_dir, language="zh")

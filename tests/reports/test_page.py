@@ -268,6 +268,7 @@ def open_in_browser(page, folder, *flags: str, width: int = 1280) -> tuple[str, 
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine (Debian: apt install chromium)")
 @pytest.mark.parametrize("flags", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
 def test_browser_draws_every_chart_and_lists_completions_without_an_error(run_dir, tmp_path, flags):

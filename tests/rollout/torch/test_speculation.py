@@ -56,7 +56,9 @@ def assert_same(found, expected, atol=2e-5):
             assert [set_.tolist() for set_ in one.kept] == [set_.tolist() for set_ in other.kept]
 
 
-@pytest.mark.parametrize("truncation", [{}, TRUNCATED], ids=["whole", "truncated"])
+@pytest.mark.parametrize(
+    "truncation", [{}, pytest.param(TRUNCATED, marks=pytest.mark.slow)], ids=["whole", "truncated"]
+)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_thousand_rollouts_are_the_same_with_and_without(path, truncation):
     model, prompts = repeating(), random_ids(12, low=2)
