@@ -3,9 +3,11 @@
 
 import json
 
+import pytest
 from launching import launch
 
 
+@pytest.mark.slow
 def test_processes_end_with_code_zero():
     """Left to themselves about half of these pairs abort."""
     done = launch("leaving_worker.py", 12)

@@ -87,6 +87,7 @@ def installed(tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_from_the_wheel_in_an_empty_folder(installed, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -158,6 +158,7 @@ def test_dropout_goes_group_by_group(monkeypatch):
     assert torch.equal(dropped, score_completions(model, ragged_batch(), 1.0, "shared_prompt").logps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [ATTENTION_NAME, FLEX_NAME], indirect=True)
 def test_a_compiled_model_computes_the_same(kernel):
     """As with `torch_compile`: what the layout keeps for all layers is made while the forward is traced."""

@@ -25,6 +25,7 @@ def last_line(output: str) -> dict:
     return json.loads(output.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "algorithm", "sizes"),
     [

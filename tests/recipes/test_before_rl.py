@@ -71,6 +71,7 @@ def test_supervised(world, tmp_path, capsys, data):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == embeddings(tmp_path / "out").shape[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "data"), [(sft, "sft"), (dpo, "preferences")])
 def test_a_generation_config_that_cannot_be_saved_loses_no_training(world, tmp_path, recipe, data):
     start = Path(shutil.copytree(world / "new", tmp_path / "start"))

@@ -153,6 +153,7 @@ def test_start_is_saved_and_measured_alike_in_a_fresh_process(tmp_path, capsys):
     assert capsys.readouterr().out.count(" = ?") == 3  # it shows three answers
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_loaded_says_why(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with raises_naming(RuntimeError, tmp_path, "Traceback"):

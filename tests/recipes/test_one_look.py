@@ -56,6 +56,7 @@ def test_only_lines_of_our_own(recipes_dir, tmp_path, recipe):
     assert json.loads(done.stdout.splitlines()[-1])["output_dir"] == "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["agent", "distill"])
 def test_importing_a_recipe_says_nothing(recipes_dir, recipe):
     """Nor do the modules that it imports before those that the others share."""

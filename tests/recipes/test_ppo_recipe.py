@@ -5,9 +5,11 @@ import json
 import runpy
 import sys
 
+import pytest
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 
+@pytest.mark.slow
 def test_embedded_task_leaves_policy_and_critic(recipes_dir, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     short = "--sft_steps 2 --max_steps 2 --per_device_train_batch_size 8 --mini_batch_size 8 --use_cpu"

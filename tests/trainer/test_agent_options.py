@@ -84,6 +84,7 @@ def trained(folder, config_class, environment, **changes):
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config_class", [GRPOConfig, PPOConfig])
 @pytest.mark.parametrize("environment", [Counter, Game, SometimesRewarding])
 def test_splits_change_nothing(tmp_path, config_class, environment):

@@ -127,6 +127,7 @@ def test_a_stream_is_refused_by_name(tmp_path):
             tiny_trainer(config, make_policy(), share_of_a, prompts=rows)
 
 
+@pytest.mark.slow
 def test_processes_make_equally_many_passes(tmp_path):
     report = json.loads(launch("dynamic_sampling_worker.py", tmp_path).stdout.splitlines()[-1])
     assert report["statuses"] == [0, 0] and report["difference"] == 0.0

@@ -193,6 +193,7 @@ BAD_RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD_RUNS)
 def test_a_run_that_is_made_wrong_hears_so(make_trainer, tmp_path, name):
     trainer = BAD_RUNS[name].make(make_trainer, tmp_path)

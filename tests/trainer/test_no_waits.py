@@ -39,6 +39,7 @@ def further(algorithm: str) -> dict:
     return {"teacher_model": make_policy(seed=1, hidden_size=48)} if algorithm == "distill" else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["shared_prompt", "padded"])
 @pytest.mark.parametrize(("algorithm", "case"), EACH)
 def test_an_update_does_not_wait(tmp_path, algorithm, case, layout, monkeypatch):

@@ -21,6 +21,7 @@ def run(folder, doubles, case: str, expected: int = 0) -> list[dict]:
     return [torch.load(folder / f"result_{rank}.pt", weights_only=False) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["shared", "all in one", "aborted", "restarted"])
 def test_two_processes_play_what_one_plays(tmp_path, doubles, make_engine, case):
     alone = make_engine(*doubles, sync_folder=tmp_path / "alone")

@@ -195,6 +195,7 @@ def restart(server) -> None:
     server.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
 def test_a_server_restarted_between_syncs_gets_the_weights_of_the_last_one(servers, weight_sync, tmp_path):
     """Not those that the model has come to since."""

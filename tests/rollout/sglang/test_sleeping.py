@@ -166,6 +166,7 @@ def test_evaluation_wakes_it_and_lets_it_sleep_again(start_double, tmp_path):
     assert trainer.evaluate(trainer.train_dataset)["eval_reward"] >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_sync", ["disk", "distributed"])
 @pytest.mark.parametrize("kind", ["double", REAL])
 def test_a_server_of_its_own_process(kind, weight_sync, servers, tmp_path, monkeypatch):

@@ -76,6 +76,7 @@ def test_a_thousand_rollouts_are_the_same_with_and_without(path, truncation):
     assert drafted > accepted > tokens / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truncation", [{}, TRUNCATED], ids=["whole", "truncated"])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_thousand_episodes_are_the_same_with_and_without(path, truncation):

@@ -24,7 +24,8 @@ def examples(card: Path) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("adapters", [None, pytest.param(LORA, marks=pytest.mark.slow)], ids=["whole", "adapters"])
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", [None, LORA], ids=["whole", "adapters"])
 def test_the_examples_of_a_minimind_run(tmp_path, monkeypatch, adapters):
     monkeypatch.chdir(tmp_path)
     make_policy().save_pretrained("base")

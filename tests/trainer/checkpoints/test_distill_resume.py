@@ -43,6 +43,7 @@ def assert_equal_runs(straight, resumed):
     assert logs[0] == logs[1] and len(logs[0]) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [2, 3, 5])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_resumed_equals_straight(tmp_path, shape, stop):

@@ -53,6 +53,7 @@ def assert_same_states(results, expected, atol):
             torch.testing.assert_close(result["state"][name], tensor, atol=atol, rtol=0, msg=name)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path, double):
     (alone,) = run(tmp_path / "one", 1, [double.url])
     asked = len(double.requests["/generate"])

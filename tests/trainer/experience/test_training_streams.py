@@ -166,6 +166,7 @@ def two_processes(tmp_path_factory):
     return json.loads(launch("stream_worker.py", tmp_path_factory.mktemp("streams")).stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_each_process_takes_its_share(two_processes):
     first, second = two_processes["straight"]
     assert len(first) == len(second) == 14  # 7 rollouts of 2 prompts each
@@ -174,12 +175,14 @@ def test_each_process_takes_its_share(two_processes):
     assert drawn[:20] != list(range(20))
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_at_the_same_row(two_processes):
     assert two_processes["statuses"][:2] == [[0, 0], [0, 0]]
     assert two_processes["resumed"] == [rows[6:] for rows in two_processes["straight"]]
     assert two_processes["difference"] == 0.0
 
 
+@pytest.mark.slow
 def test_both_processes_end_at_a_bad_row(two_processes):
     assert all(two_processes["statuses"][2])
     assert all("row 37" in error and "`prompt` is missing" in error for error in two_processes["errors"])
