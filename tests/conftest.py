@@ -83,6 +83,13 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     terminalreporter.write_line("\n".join(["", "| Seconds | Test |", "|---:|---|", *lines]))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kernels(tmp_path_factory) -> None:
+    """Kernels are compiled below a folder of their own: in the user's cache, the lock of a compilation that was killed
+    would stop every later one."""
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(tmp_path_factory.mktemp("kernels"))
+
+
 @pytest.fixture
 def golden_dir() -> Path:
     """The folder of shared reference values; the test is skipped where it does not exist."""

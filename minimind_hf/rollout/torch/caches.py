@@ -1,21 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caches of every kind that transformers has: keys and values, states of convolutions and recurrences, or several."""
 
+import sys
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 from transformers.utils import ModelOutput
 
 from ...forward.introspection import cache_argument, unwrap
 
 
+WINDOWED_MASKS = ("create_sliding_window_causal_mask", "create_chunked_causal_mask")
+
+
 def new_cache(model: nn.Module) -> Cache | None:
     """Returns an empty cache; unset for models that make one of their own class in the first pass."""
     base = unwrap(model)
-    makes_its_own = hasattr(base, "_supports_default_dynamic_cache") and not base._supports_default_dynamic_cache()
-    return None if makes_its_own else DynamicCache(config=base.config)
+    if hasattr(base, "_supports_default_dynamic_cache") and not base._supports_default_dynamic_cache():
+        return None
+    cache = DynamicCache(config=base.config)
+    if not _masks_by_windows(base):
+        cache.layers = [_without_window(layer) for layer in cache.layers]
+    return cache
+
+
+def _masks_by_windows(model: nn.Module) -> bool:
+    """Whether the code of a model hides what is outside of a window. Moshi's has a window in its config alone: a cache
+    that follows the config would forget keys to which a pass without a cache attends."""
+    modules = [sys.modules[parent.__module__] for parent in type(model).__mro__]
+    return any(hasattr(module, name) for module in modules for name in WINDOWED_MASKS)
+
+
+def _without_window(layer: Any) -> Any:
+    return DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer
 
 
 def is_recurrent(model: nn.Module) -> bool:
