@@ -11,7 +11,6 @@ from transformers.utils import ModelOutput
 
 from ...forward.introspection import cache_argument, unwrap
 
-
 WINDOWED_MASKS = ("create_sliding_window_causal_mask", "create_chunked_causal_mask")
 
 
