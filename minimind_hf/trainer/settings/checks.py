@@ -51,6 +51,11 @@ _FIXED = {
         "adds noise to the embeddings of the update alone, so completions would not be scored under the policy that "
         "drew them.",
     ),
+    "use_liger_kernel": (
+        (False, None),
+        "would put kernels into the model that rollouts and the shared-prompt layout do not go through. The head is "
+        "computed in chunks, so whole logits are not held without it either.",
+    ),
 }
 """Settings that allow only some values, the first of which an error names, and what any other would do."""
 

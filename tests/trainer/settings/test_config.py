@@ -72,6 +72,7 @@ REFUSED = [
     ({"max_prompt_length": 0},),
     ({"label_smoothing_factor": 0.1}, "0.0"),
     ({"neftune_noise_alpha": 5.0}, "None"),
+    ({"use_liger_kernel": True}, "False"),
     ({"remove_unused_columns": True}, "False"),
     ({"auto_find_batch_size": True}, "False", "per_device_train_batch_size"),
     ({"num_generations": "2"}, "of type str"),
