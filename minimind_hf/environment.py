@@ -16,6 +16,7 @@ groups. Functions registered first with `atexit` run last, so this one runs afte
 """
 
 import atexit
+import logging
 import os
 import time
 
@@ -32,6 +33,10 @@ DEFAULTS = {
 
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
+
+
+# peft imports bitsandbytes, which says on CPUs with bfloat16 that a kernel for 4 bits is not installed: in every command.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def tell_deepspeed_of_the_cpu() -> None:
