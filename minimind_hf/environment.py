@@ -35,7 +35,7 @@ for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 
 
-# peft imports bitsandbytes, which says on CPUs with bfloat16 that a kernel for 4 bits is not installed: in every command.
+# peft imports bitsandbytes, which says in every command, on CPUs with bfloat16, that a kernel for 4 bits is missing.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 

@@ -70,6 +70,8 @@ def devices() -> dict[str, Any]:
 
 def fast_paths(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
     """Which fast paths training takes for a model on this machine's CPU: `{path: "taken" or why not}`."""
+    from transformers.utils.logging import disable_progress_bar
+
     from ..forward.layouts import choose_layout
     from ..forward.lean import is_available, use_lean_norms, use_onednn
     from ..rollout.torch.fast_support import why_not_fast
@@ -77,6 +79,7 @@ def fast_paths(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
     from ..trainer import GRPOConfig
     from ..trainer.models.policy import load_policy, router_loss_coefficient
 
+    disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(output_dir=folder, use_cpu=True, report_to="none", trust_remote_code=trust_remote_code)
         policy = load_policy(model, args, None)
