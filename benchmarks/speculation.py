@@ -207,6 +207,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.folder:
+        args.folder.mkdir(parents=True, exist_ok=True)
 
     shape = WORKLOADS[args.workload]
     texts, end = make_texts(args.kind, shape.prompt_length, shape.completion_length)
