@@ -11,7 +11,7 @@ from typing import Any
 
 import datasets
 from common import model_init_kwargs
-from flags import explaining_evaluation, prepare_resume, separate_config, split_config
+from flags import explaining_evaluation, prepare_resume, separate_config, split_config, will_evaluate
 from guarded import guarded
 from quiet import moving, switch_bars_off
 from recipe_parser import RecipeParser
@@ -185,7 +185,7 @@ class Recipe:
         """Loads training data and, if the settings ask for evaluations, evaluation data."""
         data = self.data
         sets = {"train_dataset": self._load(data.dataset_name, data.dataset_train_split, check, encode)}
-        if self.args.eval_strategy != "no":
+        if will_evaluate(self.args):
             source = data.eval_dataset_name or data.dataset_name
             split = data.dataset_test_split or ("train" if data.eval_dataset_name else "test")
             with explaining_evaluation():

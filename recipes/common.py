@@ -17,7 +17,7 @@ from typing import Any
 import datasets
 import embedded_task
 from accelerate import PartialState
-from flags import explaining_evaluation, prepare_resume, separate_config
+from flags import explaining_evaluation, prepare_resume, separate_config, will_evaluate
 from recipe_parser import RecipeParser
 from transformers import Trainer
 from trl import ModelConfig, get_peft_config, get_quantization_config
@@ -161,7 +161,7 @@ def prepare_task(
     _check_given(script, model, rewards or not needs_rewards, environment)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
     eval_dataset = None
-    if args.eval_strategy != "no":
+    if will_evaluate(args):
         eval_split = script.dataset_test_split or ("train" if script.eval_dataset_name else "test")
         with explaining_evaluation():
             eval_dataset = _load(script, script.eval_dataset_name or script.dataset_name, eval_split)

@@ -127,6 +127,11 @@ def prepare_resume(args: TrainingArguments) -> None:
         raise ValueError(f"--resume_from_checkpoint {wanted}: there is no such folder. Give a checkpoint-N folder.")
 
 
+def will_evaluate(args: TrainingArguments) -> bool:
+    """Whether a run with these settings needs evaluation data."""
+    return args.eval_strategy != "no" or args.eval_on_start
+
+
 @contextmanager
 def explaining_evaluation() -> Iterator[None]:
     """Adds to an error about evaluation data why they are needed and which flags name them."""
@@ -134,6 +139,7 @@ def explaining_evaluation() -> Iterator[None]:
         yield
     except PromptError as error:
         raise PromptError(
-            f"{error} --eval_strategy needs evaluation data: name other data with --eval_dataset_name, or a split "
-            "with --dataset_test_split ('train[90%:]', and then 'train[:90%]' as --dataset_train_split)."
+            f"{error} --eval_strategy and --eval_on_start need evaluation data: name other data with "
+            "--eval_dataset_name, or a split with --dataset_test_split ('train[90%:]', and then 'train[:90%]' "
+            "as --dataset_train_split)."
         ) from error

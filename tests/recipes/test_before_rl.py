@@ -135,8 +135,9 @@ def test_preferences_train_a_reward_model_that_the_rewards_can_load(world, tmp_p
 def test_data_of_the_wrong_kind_is_named_before_training(world, tmp_path):
     with raises_naming(PromptError, world / "data" / "pretrain.jsonl", "line 1", "chosen", "missing"):
         train(dpo, world, "new", "pretrain", tmp_path / "out")
-    with raises_naming(PromptError, "'test'", "--eval_strategy", "--eval_dataset_name", "--dataset_test_split"):
-        train(sft, world, "new", "sft", tmp_path / "out", "--eval_strategy", "steps")
+    for asked in (["--eval_strategy", "steps"], ["--eval_on_start", "true"]):
+        with raises_naming(PromptError, "'test'", asked[0], "--eval_dataset_name", "--dataset_test_split"):
+            train(sft, world, "new", "sft", tmp_path / "out", *asked)
     with raises_naming(ValueError, "--system_prompt_ratio", 7.0):
         train(sft, world, "new", "sft", tmp_path / "out", "--system_prompt_ratio", "7")
 

@@ -187,6 +187,13 @@ def test_the_split_that_is_given_is_evaluated(given, evaluated, tmp_path, monkey
     assert prepare_task(script, args, ModelConfig(model_name_or_path="folder")).eval_dataset == evaluated
 
 
+def test_an_evaluation_at_the_start_alone_loads_its_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "load_prompts", lambda source, **options: (source, options["split"]))
+    args = GRPOConfig(str(tmp_path), use_cpu=True, eval_on_start=True)
+    script = ScriptArguments(dataset_name="data", reward_funcs=["length"], eval_dataset_name="other")
+    assert prepare_task(script, args, ModelConfig(model_name_or_path="folder")).eval_dataset == ("other", "train")
+
+
 def test_a_file_without_rows_is_named(tmp_path):
     (tmp_path / "header.csv").write_text("prompt,answer\n")
     script = ScriptArguments(dataset_name=str(tmp_path / "header.csv"), reward_funcs=["length"])
@@ -194,9 +201,10 @@ def test_a_file_without_rows_is_named(tmp_path):
         prepare_task(script, GRPOConfig(str(tmp_path), use_cpu=True), ModelConfig(model_name_or_path="folder"))
 
 
-def test_evaluation_data_that_are_missing(tmp_path):
+@pytest.mark.parametrize("asked", [{"eval_strategy": "steps", "eval_steps": 1}, {"eval_on_start": True}])
+def test_evaluation_data_that_are_missing(tmp_path, asked):
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n')
-    args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
+    args = GRPOConfig(str(tmp_path), use_cpu=True, **asked)
     script = ScriptArguments(dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["length"])
     with raises_naming(ValueError, "'test'", "--eval_strategy", "--eval_dataset_name", "--dataset_test_split"):
         prepare_task(script, args, ModelConfig(model_name_or_path="folder"))
