@@ -24,6 +24,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from minimind_hf import RLConfig, load_prompts
 from minimind_hf.atomic import whole_file
+from minimind_hf.data import PromptError
 from minimind_hf.language import Text, said, speaking
 from minimind_hf.paths import check_model_path
 from minimind_hf.reports.curve import plot_reward_curve
@@ -160,16 +161,11 @@ def prepare_task(
         return _embedded_task(script, args, rewards)
     _check_given(script, model, rewards or not needs_rewards, environment)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
-    eval_dataset = None
-    if will_evaluate(args):
-        eval_split = script.dataset_test_split or ("train" if script.eval_dataset_name else "test")
-        with explaining_evaluation():
-            eval_dataset = _load(script, script.eval_dataset_name or script.dataset_name, eval_split)
     return Task(
         model=model.model_name_or_path,
         reward_funcs=rewards,
         train_dataset=_load(script, script.dataset_name, script.dataset_train_split) if script.dataset_name else None,
-        eval_dataset=eval_dataset,
+        eval_dataset=_load_held_out(script) if will_evaluate(args) else None,
         dataset_name=script.dataset_name,
     )
 
@@ -199,6 +195,14 @@ def model_init_kwargs(model: ModelConfig) -> dict[str, Any]:
 
 def _load(script: ScriptArguments, source: str, split: str) -> datasets.Dataset:
     return load_prompts(source, name=script.dataset_config, split=split, question_column=script.question_column)
+
+
+def _load_held_out(script: ScriptArguments) -> datasets.Dataset:
+    source = script.eval_dataset_name or script.dataset_name
+    with explaining_evaluation():
+        if source is None:
+            raise PromptError("An environment writes all prompts, and none are held out.")
+        return _load(script, source, script.dataset_test_split or ("train" if script.eval_dataset_name else "test"))
 
 
 def _embedded_task(script: ScriptArguments, args: RLConfig, rewards: list[str]) -> Task:

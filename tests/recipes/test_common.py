@@ -210,6 +210,12 @@ def test_evaluation_data_that_are_missing(tmp_path, asked):
         prepare_task(script, args, ModelConfig(model_name_or_path="folder"))
 
 
+def test_an_environment_that_writes_all_prompts_needs_evaluation_data(tmp_path):
+    args = GRPOConfig(str(tmp_path), use_cpu=True, eval_on_start=True)
+    with raises_naming(ValueError, "environment", "--eval_on_start", "--eval_dataset_name"):
+        prepare_task(ScriptArguments(), args, ModelConfig(model_name_or_path="folder"), environment=True)
+
+
 def test_reward_model_comes_last_and_model_flags_reach_loading(tmp_path, monkeypatch):
     monkeypatch.setattr(common, "load_prompts", lambda source, **options: (source, options["split"]))
     args = GRPOConfig(str(tmp_path), use_cpu=True, eval_strategy="steps", eval_steps=1)
