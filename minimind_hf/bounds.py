@@ -90,19 +90,20 @@ def declared_types(settings_class: type) -> dict[str, Any]:
     return {each.name: hints[each.name] for each in fields(settings_class)}
 
 
-def _read(declared: Any) -> tuple[set[Any], Bounds]:
+@functools.cache
+def _read(declared: Any) -> tuple[frozenset[Any], Bounds]:
     """The types that a value may be of, and its bounds."""
     if get_origin(declared) is Annotated:
         inner, *said = get_args(declared)
         return _read(inner)[0], next((each for each in said if isinstance(each, Bounds)), Bounds())
     if get_origin(declared) not in (Union, UnionType):
-        return {declared}, Bounds()
+        return frozenset({declared}), Bounds()
     parts = [_read(part) for part in get_args(declared)]
     bounds = next((bounds for _, bounds in parts if bounds != Bounds()), Bounds())
-    return set().union(*(kinds for kinds, _ in parts)), bounds
+    return frozenset().union(*(kinds for kinds, _ in parts)), bounds
 
 
-def _missed_kind(value: Any, kinds: set[Any]) -> str | None:
+def _missed_kind(value: Any, kinds: frozenset[Any]) -> str | None:
     """What the value should be and is not; only numbers and switches are checked."""
     if kinds == {bool}:
         is_switch = isinstance(value, int | np.bool_) and value in (0, 1)

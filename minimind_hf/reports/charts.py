@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from .record import RunRecord
 
@@ -38,9 +39,13 @@ class Chart:
         """The logged names of the run that belong on this chart."""
         found = []
         for pattern in self.names:
-            fits = re.compile(".+".join(map(re.escape, pattern.split("*")))).fullmatch
-            found += [name for name in run.logged_names if fits(name) and name not in found]
+            found += [name for name in run.logged_names if _fits(pattern)(name) and name not in found]
         return found
+
+
+@cache
+def _fits(pattern: str) -> Callable[[str], re.Match | None]:
+    return re.compile(".+".join(map(re.escape, pattern.split("*")))).fullmatch
 
 
 CHARTS = (

@@ -4,7 +4,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +56,21 @@ def diagnose(folder: str | Path) -> dict[str, Any]:
 
 def without_secrets(value: Any, name: str = "") -> Any:
     """Hides what is secret by its name, what looks like a token, and the values of secret environment variables."""
+    secrets = [text for variable, text in os.environ.items() if len(text) >= 8 and _SECRET_NAME.search(variable)]
+    return _hidden(value, name, secrets)
+
+
+def _hidden(value: Any, name: str, secrets: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
-        return {key: without_secrets(each, str(key)) for key, each in value.items()}
+        return {key: _hidden(each, str(key), secrets) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [without_secrets(each, name) for each in value]
+        return [_hidden(each, name, secrets) for each in value]
     if not isinstance(value, str) or not value:
         return value
     if _SECRET_NAME.search(name) and not _TOKEN_OF_VOCABULARY.search(name):
         return HIDDEN
-    for variable, secret in os.environ.items():
-        if _SECRET_NAME.search(variable) and len(secret) >= 8:
-            value = value.replace(secret, HIDDEN)
+    for secret in secrets:
+        value = value.replace(secret, HIDDEN)
     return _SECRET_TEXT.sub(HIDDEN, value)
 
 

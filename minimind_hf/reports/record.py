@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ class RunRecord:
         seconds = ((end - start) * sum(phase.get(end, 0.0) for phase in phases) for start, end in spans)
         return dict(zip(steps, accumulate(seconds), strict=True))
 
-    @property
+    @cached_property
     def logged_names(self) -> list[str]:
         """The names of all logged numbers, in the order of their first log."""
         names = (name for log in self.history for name, value in log.items() if isinstance(value, int | float))

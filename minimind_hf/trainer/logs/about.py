@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def _memory() -> list[str]:
         return []
 
 
+@cache
 def versions() -> dict[str, str]:
     """Of Python and of the libraries that are installed and matter."""
     found = {"python": platform.python_version()}
