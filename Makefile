@@ -42,6 +42,8 @@ TEST_WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 
 test test-all test-durations: export OMP_NUM_THREADS ?= 1
+# Where it is set, as in many images, each of the processes that tests start would compile everything again.
+test test-all test-durations: export PYTHONDONTWRITEBYTECODE =
 
 test: install  ## the quick tests
 	$(PYTEST) -m "not slow"

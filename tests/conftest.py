@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that every part of the suite may use."""
+"""Fixtures that every part of the suite may use.
+
+What takes seconds to import is imported by those who use it: of several processes, the first only hands out tests.
+"""
 
 import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from tiny import GRPO, share_of_a, tiny_trainer
 
-from minimind_hf import GRPOConfig, GRPOTrainer
-from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
+if TYPE_CHECKING:
+    from minimind_hf import GRPOConfig, GRPOTrainer, MiniMindForCausalLM
 
 os.environ["LC_ALL"] = "C.UTF-8"  # runs and reports speak the language of the locale; tests read English
 
@@ -44,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a device is skipped without one. What takes longest comes first, so that no worker is left alone with
     it at the end."""
+    import torch
+
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -52,9 +56,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    forget_what_is_imported()
+
+
+def forget_what_is_imported() -> None:
     """Every run of a trainer collects garbage, and would look at all modules' objects again: half of a tiny run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports_are_no_garbage() -> Iterator[None]:
+    """Nor are those that the tests of a file have added."""
+    yield
+    forget_what_is_imported()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packages_are_looked_up_once() -> None:
+    """accelerate asks a dozen times in a tiny run what is installed, and reads a package's description each time."""
+    from accelerate.utils import imports
+
+    imports._is_package_available = cache(imports._is_package_available)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -109,11 +132,14 @@ def servers(tmp_path_factory) -> Iterator:
 
 
 @pytest.fixture
-def tiny_minimind() -> Callable[..., MiniMindForCausalLM]:
+def tiny_minimind() -> "Callable[..., MiniMindForCausalLM]":
     """Builds a small MiniMind in float32 and evaluation mode; keyword arguments go to its config.
 
     The initial weights are wide (0.2), so that logits differ by far more than rounding.
     """
+    import torch
+
+    from minimind_hf.models import MiniMindConfig, MiniMindForCausalLM
 
     def build(seed: int = 0, attn_implementation: str | None = None, **overrides: Any) -> MiniMindForCausalLM:
         sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -130,7 +156,11 @@ def tiny_minimind() -> Callable[..., MiniMindForCausalLM]:
 
 @pytest.fixture
 def make_config(tmp_path):
-    def make(**changes) -> GRPOConfig:
+    from tiny import GRPO
+
+    from minimind_hf import GRPOConfig
+
+    def make(**changes) -> "GRPOConfig":
         return GRPOConfig(**{"output_dir": str(tmp_path / "run"), **GRPO, **changes})
 
     return make
@@ -138,9 +168,11 @@ def make_config(tmp_path):
 
 @pytest.fixture
 def make_trainer(make_config):
+    from tiny import share_of_a, tiny_trainer
+
     def make(
         model=None, reward=share_of_a, prompts=12, scripted=True, config=None, engine=None, **changes
-    ) -> GRPOTrainer:
+    ) -> "GRPOTrainer":
         engine = engine or ("scripted" if scripted else None)
         return tiny_trainer(config or make_config(**changes), model, reward, prompts, engine)
 

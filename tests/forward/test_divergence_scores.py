@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Student and teacher compared in chunks: in every layout as a dense reference, in the memory of one chunk."""
 
+from functools import cache
+
 import pytest
 import torch
 from test_layouts import MODELS, SHAPE, batch_of, ragged_batch, seeded
@@ -81,14 +83,27 @@ def gradients(model, divergence):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_equal_to_dense(student, teacher, batch, comparison, layout, reads_head=True):
+def reference(student, teacher, batch, comparison):
+    """Divergences, log-probabilities and entropies of [`dense`], and the gradients of the student."""
+    values = dense(student, teacher, batch, comparison)
+    return values.detach(), gradients(student, values[0])
+
+
+@cache
+def reference_of(name, has_masks, comparison):
+    """The same for every layout and size of chunks."""
+    batch = with_masks(ragged_batch()) if has_masks else ragged_batch()
+    return reference(exact(MODELS[name]().double()), wide_teacher(), batch, comparison)
+
+
+def assert_equal_to_dense(student, teacher, batch, comparison, layout, reads_head=True, expected=None):
     scores = divergence_scores(student, batch, teacher_rows(teacher, batch, layout), comparison, layout, reads_head)
-    expected = dense(student, teacher, batch, comparison)
-    for found, wanted in zip((scores.divergence, scores.logps, scores.entropy), expected, strict=True):
+    values, of_student = expected or reference(student, teacher, batch, comparison)
+    for found, wanted in zip((scores.divergence, scores.logps, scores.entropy), values, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
     assert not scores.logps.requires_grad and not scores.entropy.requires_grad
-    found, wanted = gradients(student, scores.divergence), gradients(student, expected[0])
-    for name, gradient in wanted.items():
+    found = gradients(student, scores.divergence)
+    for name, gradient in of_student.items():
         own = found.get(name, torch.zeros_like(gradient))
         torch.testing.assert_close(own, gradient, atol=1e-9, rtol=1e-9, msg=name)
 
@@ -107,8 +122,9 @@ def test_every_layout_equals_the_dense_reference(beta, layout, softness, chunks)
     if layout == "shared_prompt":
         for model in (student, teacher):
             assert choose_layout(layout, model, False) == (layout, None)
-    batch = with_masks(ragged_batch())
-    assert_equal_to_dense(student, teacher, batch, Comparison(beta, TEMPERATURE, softness), layout)
+    batch, comparison = with_masks(ragged_batch()), Comparison(beta, TEMPERATURE, softness)
+    expected = reference_of("minimind", True, comparison)
+    assert_equal_to_dense(student, teacher, batch, comparison, layout, expected=expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -118,8 +134,10 @@ def test_other_students(name, layout, chunks):
     if layout == "shared_prompt":
         assert choose_layout(layout, student, False) == (layout, None)
         choose_layout(layout, teacher, False)
-    for batch in (with_masks(ragged_batch()), ragged_batch()):  # with masks in the middle, and without any
-        assert_equal_to_dense(student, teacher, batch, Comparison(0.5, TEMPERATURE, 1.0), layout)
+    comparison = Comparison(0.5, TEMPERATURE, 1.0)
+    for has_masks, batch in ((True, with_masks(ragged_batch())), (False, ragged_batch())):  # in the middle, and none
+        expected = reference_of(name, has_masks, comparison)
+        assert_equal_to_dense(student, teacher, batch, comparison, layout, expected=expected)
 
 
 @pytest.mark.parametrize("layout", ["padded", "unpadded"])

@@ -4,10 +4,11 @@ run is split."""
 
 import random
 from collections import Counter as Counts
+from contextlib import nullcontext
 
 import torch
 from chat_tokenizers import chat_tokenizer
-from tiny import GRPO, PPO, TRAINERS, ScriptedEngine, make_policy
+from tiny import GRPO, PPO, TRAINERS, ScriptedEngine, make_policy, trying_layouts_once
 
 from minimind_hf import Conversation, DistillTrainer, GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, Reply
 from minimind_hf.rollout.transcript import Transcript
@@ -152,13 +153,15 @@ def agent_trainer(
     given = {name: settings.pop(name) for name in of_trainer if name in settings}
     is_ppo = issubclass(config_class if args is None else type(args), PPOConfig)
     args = args or config_class(output_dir=str(folder), **(PPO if is_ppo else GRPO) | EPISODES | settings)
-    return TRAINERS.get(type(args), GRPOTrainer)(
-        model=agent_policy() if model is None else model,
-        reward_funcs=rewards,
-        args=args,
-        train_dataset=make_rows() if rows is None else rows,
-        processing_class=TOKENIZER,
-        rollout_engine=ScriptedPlayer(args.temperature) if engine == "scripted" else engine,
-        peft_config=peft_config,
-        **given,
-    )
+    is_usual = model is None and peft_config is None
+    with trying_layouts_once("episodes", type(args)) if is_usual else nullcontext():
+        return TRAINERS.get(type(args), GRPOTrainer)(
+            model=agent_policy() if model is None else model,
+            reward_funcs=rewards,
+            args=args,
+            train_dataset=make_rows() if rows is None else rows,
+            processing_class=TOKENIZER,
+            rollout_engine=ScriptedPlayer(args.temperature) if engine == "scripted" else engine,
+            peft_config=peft_config,
+            **given,
+        )

@@ -5,7 +5,8 @@ code is checked.
     launch("ppo_worker.py", folder)                    # one process; the worker may fork others itself, see `fork`
     launch("ppo_worker.py", folder, processes=2)       # by torch.distributed.run
     launch("modes_worker.py", folder, config="zero2")  # by accelerate launch, as users do
-    launch_forked("ppo_worker", folder, processes=2)   # without a launcher and without the seconds that imports take
+    launch_forked("ppo_worker", folder, processes=2)   # without a launcher and without the seconds that imports take;
+                                                       # of one process too, which may `fork` others itself
     Running([BROWSER, *flags]).finish()                # another command
 
 In a worker, `fork(work, processes)` starts processes that have imported everything, and `wait` looks after them.

@@ -4,9 +4,13 @@ settings and trainers of tiny runs."""
 
 import random
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from unittest.mock import patch
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from minimind_hf import (
@@ -21,6 +25,7 @@ from minimind_hf import (
     Rollout,
     RolloutEngine,
 )
+from minimind_hf.forward import layouts, values
 from minimind_hf.forward.logprobs import completion_scores
 from minimind_hf.trainer.experience.experience import Experience
 from minimind_hf.trainer.metrics import Metrics
@@ -125,20 +130,26 @@ class ScriptedEngine(RolloutEngine):
         self.model, self.version = model, version
 
     def generate(self, prompt_ids, num_generations, sampling):
-        return [self._rollout(list(ids), number) for ids in prompt_ids for number in range(num_generations)]
+        return [rollout for ids in prompt_ids for rollout in self._group(list(ids), num_generations)]
 
-    def _rollout(self, prompt, number) -> Rollout:
-        rng = random.Random(f"{prompt} {number}")
-        ids = [rng.randrange(3, 259) for _ in range(rng.randint(1, self.longest))]
-        truncated = rng.random() < 0.3
-        ids = ids if truncated else [*ids, EOS]
-        prompt, completion = torch.tensor([prompt]), torch.tensor([ids])
+    def _group(self, prompt, count) -> list[Rollout]:
+        written = [self._written(prompt, number) for number in range(count)]
+        rows = [torch.tensor(ids) for ids in written]
+        completions, mask = (pad_sequence(each, True) for each in (rows, [torch.ones_like(row) for row in rows]))
+        prompts = torch.tensor([prompt] * count)
         with torch.no_grad():
             scores = completion_scores(
-                self.model, prompt, torch.ones_like(prompt), completion, torch.ones_like(completion), self.temperature
+                self.model, prompts, torch.ones_like(prompts), completions, mask, self.temperature
             )
-        reason = "length" if truncated else "stop"
-        return Rollout(ids, scores.logps[0].tolist(), reason, weights_version=self.version)
+        return [
+            Rollout(ids, logps[: len(ids)], "stop" if ids[-1] == EOS else "length", weights_version=self.version)
+            for ids, logps in zip(written, scores.logps.tolist(), strict=True)
+        ]
+
+    def _written(self, prompt, number) -> list[int]:
+        rng = random.Random(f"{prompt} {number}")
+        ids = [rng.randrange(3, 259) for _ in range(rng.randint(1, self.longest))]
+        return ids if rng.random() < 0.3 else [*ids, EOS]
 
 
 def collected(trainer, count: int = 3, seed: int = 1, prompts: list[dict] | None = None) -> Experience:
@@ -152,6 +163,20 @@ def collected(trainer, count: int = 3, seed: int = 1, prompts: list[dict] | None
 
 
 TRAINERS = {PPOConfig: PPOTrainer, DistillConfig: DistillTrainer}  # GRPOTrainer for all others
+_TRIED = set()
+
+
+@contextmanager
+def trying_layouts_once(*what) -> Iterator[None]:
+    """Here the fast layouts of policy and critic are tried only if they were not before, with the same `what`.
+
+    A trainer tries them when it is made, which takes a quarter of a tiny run. tests/forward/ has the tests of it.
+    """
+    with ExitStack() as patches:
+        for module in (layouts, values) if what in _TRIED else ():
+            patches.enter_context(patch.object(module, "probe_batches", lambda model: []))
+        yield
+    _TRIED.add(what)
 
 
 def tiny_trainer(
@@ -173,15 +198,17 @@ def tiny_trainer(
             same tokens.
         arguments: Further ones of the trainer.
     """
-    return TRAINERS.get(type(config), GRPOTrainer)(
-        model=make_policy() if model is None else model,
-        reward_funcs=reward,
-        args=config,
-        train_dataset=make_prompts(prompts) if isinstance(prompts, int) else prompts,
-        processing_class=make_tokenizer(),
-        rollout_engine=ScriptedEngine(config.temperature) if engine == "scripted" else engine,
-        **arguments,
-    )
+    is_usual = model is None and arguments.get("peft_config") is None
+    with trying_layouts_once(type(config)) if is_usual else nullcontext():
+        return TRAINERS.get(type(config), GRPOTrainer)(
+            model=make_policy() if model is None else model,
+            reward_funcs=reward,
+            args=config,
+            train_dataset=make_prompts(prompts) if isinstance(prompts, int) else prompts,
+            processing_class=make_tokenizer(),
+            rollout_engine=ScriptedEngine(config.temperature) if engine == "scripted" else engine,
+            **arguments,
+        )
 
 
 def skip_deepspeed_shared_memory() -> None:

@@ -4,15 +4,17 @@
 import json
 
 import pytest
-from launching import launch
+from launching import launch_forked
 from naming import assert_names, raises_naming
 
 from minimind_hf.rollout.agreement import failing_together, gather, on_main, rank
 
 
 @pytest.fixture(scope="module")
-def outcomes():
-    return json.loads(launch("agreement_worker.py").stdout)
+def outcomes(tmp_path_factory):
+    path = tmp_path_factory.mktemp("agreement") / "outcomes.json"
+    launch_forked("agreement_worker", path, processes=1)
+    return json.loads(path.read_text())
 
 
 def test_results_of_all_and_of_the_first(outcomes):

@@ -6,7 +6,7 @@ import json
 import datasets
 import pytest
 import torch
-from launching import launch
+from launching import launch_forked
 from naming import raises_naming
 from tiny import GRPO, ScriptedEngine, collected, make_policy, make_prompts, share_of_a, tiny_trainer
 
@@ -129,7 +129,8 @@ def test_a_stream_is_refused_by_name(tmp_path):
 
 @pytest.mark.slow
 def test_processes_make_equally_many_passes(tmp_path):
-    report = json.loads(launch("dynamic_sampling_worker.py", tmp_path).stdout.splitlines()[-1])
+    launch_forked("dynamic_sampling_worker", tmp_path, processes=1)
+    report = json.loads((tmp_path / "report.json").read_text())
     assert report["statuses"] == [0, 0] and report["difference"] == 0.0
     first, second = report["processes"]
     assert len(first["passes"]) == len(second["passes"]) >= 2

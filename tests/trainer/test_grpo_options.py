@@ -245,11 +245,12 @@ def test_advantages_of_large_rewards_are_those_of_small_ones(make_trainer):
 class Talkative(ScriptedEngine):
     """Its tools answer at length."""
 
-    def _rollout(self, prompt, number):
-        turn = super()._rollout(prompt, number)
-        turn.loss_mask = [1] * len(turn.completion_ids) + [0] * 40
-        turn.completion_ids, turn.logprobs = turn.completion_ids + [5] * 40, turn.logprobs + [0.0] * 40
-        return turn
+    def _group(self, prompt, count):
+        turns = super()._group(prompt, count)
+        for turn in turns:
+            turn.loss_mask = [1] * len(turn.completion_ids) + [0] * 40
+            turn.completion_ids, turn.logprobs = turn.completion_ids + [5] * 40, turn.logprobs + [0.0] * 40
+        return turns
 
 
 def test_an_engine_that_does_not_end_where_it_was_told(make_trainer):

@@ -84,11 +84,12 @@ class Writes(ScriptedEngine):
         super().__init__(0.8)
         self.write = write
 
-    def _rollout(self, prompt, number):
-        rollout = super()._rollout(prompt, number)
-        rollout.completion_ids, rollout.finish_reason = self.write(number)
-        rollout.logprobs = [-1.0] * len(rollout.completion_ids)
-        return rollout
+    def _group(self, prompt, count):
+        rollouts = super()._group(prompt, count)
+        for number, rollout in enumerate(rollouts):
+            rollout.completion_ids, rollout.finish_reason = self.write(number)
+            rollout.logprobs = [-1.0] * len(rollout.completion_ids)
+        return rollouts
 
 
 def noise_of_ids(completion_ids, **kwargs):

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from agent_runs import Game, SometimesRewarding, agent_trainer
-from launching import launch
+from launching import launch_forked
 from sglang_double import SGLangDouble, aborts, takes
 from tiny import GRPO, make_policy, make_prompts, share_of_a, tiny_trainer
 
@@ -328,7 +328,8 @@ def test_servers_refill_too(make, double, faults):
 
 
 def test_processes_that_draw_unequally_many_prompts_end_together(tmp_path):
-    report = json.loads(launch("dynamic_sampling_worker.py", tmp_path, "torch").stdout.splitlines()[-1])
+    launch_forked("dynamic_sampling_worker", tmp_path, "torch", processes=1)
+    report = json.loads((tmp_path / "report.json").read_text())
     assert report["statuses"] == [0, 0] and report["difference"] == 0.0
     first, second = report["processes"]
     assert first["drawn"] == second["drawn"] > 2  # the mean of both: the second draws until its prompts are used up

@@ -37,6 +37,9 @@ class FakeEpisode:
 class Turns(ScriptedEngine):
     """Up to three turns of one to three tokens, with observations between them."""
 
+    def _group(self, prompt, count) -> list[Rollout]:
+        return [self._rollout(prompt, number) for number in range(count)]
+
     def _rollout(self, prompt, number) -> Rollout:
         rng = random.Random(f"{prompt} {number} turns")
         ids, mask = [], []

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of which some fail; prints for each case how each of them ended. Started by test_agreement.py.
+"""Processes of which some fail; writes to a file, for each case, how each ended. Started by test_agreement.py.
 
 Each case has its own two or three processes, since one of the cases loses one.
 """
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from launching import fork, wait
 
@@ -85,7 +83,5 @@ def outcomes(work: Callable, count: int) -> list:
         return [json.loads(file.read_text()) if file.exists() else None for file in files]
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)  # no threads of its own, so that forking is safe
-    print(json.dumps({name: outcomes(work, 3 if name in THREE else 2) for name, work in CASES.items()}))
-    sys.stdout.flush()
+def main(path: Path) -> None:
+    path.write_text(json.dumps({name: outcomes(work, 3 if name in THREE else 2) for name, work in CASES.items()}))

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes that draw unequally many further prompts; started by test_dynamic_sampling.py.
 
-    python dynamic_sampling_worker.py FOLDER [torch]
-
 Every group of the first process teaches at once, and in the second one none does, so that it draws prompts until they
-are used up: by passes, or with the torch engine while the rollout runs. Prints one JSON object: exit codes, passes of
-each process, prompts that were drawn, and the largest difference of their weights.
+are used up: by passes, or with the torch engine while the rollout runs. Writes one JSON object to report.json: exit
+codes, passes of each process, prompts that were drawn, and the largest difference of their weights.
 """
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -47,8 +44,4 @@ def main(folder: Path, engine: str = "scripted") -> None:
         "difference": max((first[name] - second[name]).abs().max().item() for name in first),
         "processes": [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)],
     }
-    print(json.dumps(report), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    (folder / "report.json").write_text(json.dumps(report))

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes that train on a stream; started by test_training_streams.py.
 
-    python stream_worker.py FOLDER
-
-Prints one JSON object: the rows that each process trained on, in a straight run and in one that stops and goes on; the
-largest difference of their weights; what each process raises at a bad row.
+Writes one JSON object to report.json: the rows that each process trained on, in a straight run and in one that stops
+and goes on; the largest difference of their weights; what each process raises at a bad row.
 """
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -73,8 +70,4 @@ def main(folder: Path) -> None:
     }
     for run in ("straight", "resumed"):
         report[run] = [json.loads((folder / f"{run}-{rank}.json").read_text()) for rank in range(2)]
-    print(json.dumps(report), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (folder / "report.json").write_text(json.dumps(report))

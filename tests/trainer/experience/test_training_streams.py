@@ -7,7 +7,7 @@ import logging
 import datasets
 import pytest
 import torch
-from launching import launch
+from launching import launch_forked
 from naming import raises_naming
 from tiny import make_policy, make_prompts, share_of_a, tiny_trainer
 
@@ -163,7 +163,9 @@ def test_a_stream_is_evaluated_as_its_rows_are(make_config):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    return json.loads(launch("stream_worker.py", tmp_path_factory.mktemp("streams")).stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp("streams")
+    launch_forked("stream_worker", folder, processes=1)
+    return json.loads((folder / "report.json").read_text())
 
 
 @pytest.mark.slow
