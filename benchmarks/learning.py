@@ -4,9 +4,10 @@
     python benchmarks/learning.py --task sums [--algorithms cispo grpo rloo ppo] [--seeds 1 2 3] [--jobs 2]
 
 `sums` is the task of `make demo`, `calculator` and `guess` are those of `make demo-agent`. Every run is one of the
-recipes with its own settings, in a process of its own with one thread, `--jobs` at a time; seconds are those of
-rollouts, scoring and updates. Runs that the folder holds are not made again. The figure shows the mean over seeds, and
-their range as a band; the last line is one JSON object.
+recipes with its own settings, in a process of its own with one thread, `--jobs` at a time. Seconds are those of
+rollouts, scoring and updates, as CPU time (`cpu_clock.py`): so other load on the machine changes them little. Runs
+that the folder holds are not made again. The figure shows the mean over seeds, and their range as a band; the last
+line is one JSON object.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from workloads import machine_info, print_json
 from minimind_hf.reports.record import STATE_FILE, RunRecord, read_run
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+CPU_CLOCK = str(Path(__file__).with_name("cpu_clock.py"))
 REWARD = "reward"
 OF_GROUPS = {
     "cispo": ["--loss_type", "cispo"],
@@ -80,7 +82,7 @@ def command(task: str, algorithm: str, seed: int, folder: Path) -> list[str]:
         "use_cpu": True,
     }
     given = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
-    return [sys.executable, *script, *given, *OF_GROUPS.get(algorithm, [])]
+    return [sys.executable, CPU_CLOCK, *script, *given, *OF_GROUPS.get(algorithm, [])]
 
 
 def train(task: str, algorithm: str, seed: int, folder: Path) -> None:
@@ -107,11 +109,26 @@ def curve(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
     return [at for at, _ in points], [value for _, value in points]
 
 
-def over_seeds(runs: list[RunRecord], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds `(P,)` that all runs reach, and their values there `(runs, P)`."""
-    curves = [curve(run, name) for run in runs]
+def unweighted(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
+    """[`curve`], with rewards as they are for the algorithms that take all of them by weight 1."""
+    at, values = curve(run, name)
+    weight = max(run.weights.values(), default=1.0) if name == REWARD else 1.0
+    return at, [value / weight for value in values]
+
+
+def over_seeds(curves: list[tuple[list[float], list[float]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Points `(P,)` that all curves reach, and their values there `(curves, P)`."""
     at = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), 60)
     return at, np.stack([np.interp(at, x, y) for x, y in curves])
+
+
+def draw_panel(axis: Axes, found: dict[str, list[tuple[list[float], list[float]]]]) -> None:
+    """Draws the mean of each group of curves, and their range as a band."""
+    for label, curves in found.items():
+        at, values = over_seeds(curves)
+        (line,) = axis.plot(at, values.mean(axis=0), label=label)
+        axis.fill_between(at, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def draw(found: dict[str, list[RunRecord]], task: str, path: Path) -> None:
@@ -121,18 +138,10 @@ def draw(found: dict[str, list[RunRecord]], task: str, path: Path) -> None:
     for axis, name, label in zip(
         axes, (REWARD, TASKS[task].held_out), ("reward of a step", TASKS[task].label), strict=True
     ):
-        _draw_panel(axis, found, name)
+        draw_panel(axis, {algorithm: [unweighted(run, name) for run in runs] for algorithm, runs in found.items()})
         axis.set(xlabel="seconds of training", title=label)
     axes[1].legend(frameon=False)
     figure.savefig(path, dpi=110)
-
-
-def _draw_panel(axis: Axes, found: dict[str, list[RunRecord]], name: str) -> None:
-    for algorithm, runs in found.items():
-        at, values = over_seeds(runs, name)
-        (line,) = axis.plot(at, values.mean(axis=0), label=algorithm)
-        axis.fill_between(at, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 def summary(runs: list[RunRecord], task: str) -> dict[str, object]:

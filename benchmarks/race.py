@@ -6,7 +6,8 @@
 The sums of the recipes, as texts with the thinking opened, after their supervised start. CISPO over tokens in both, no
 reference, the same optimizer and schedule. Each trainer samples by itself, so runs of one seed differ as those of two
 seeds do. Held-out sums are measured every 25 steps, with the clock stopped. `--folder` keeps the start and the results
-of runs; those that are there are not made again. The last line is one JSON object.
+of runs; those that are there are not made again. `--figure` draws the accuracies, their mean over seeds and their
+range, against steps and seconds. The last line is one JSON object.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from statistics import mean, stdev
 import torch
 import trl
 from datasets import Dataset
+from learning import draw_panel
+from matplotlib.figure import Figure
 from mixture import Curve, as_texts, of_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from workloads import machine_info, print_json
@@ -95,12 +98,28 @@ def summary(runs: dict[str, list[dict]]) -> dict:
     return found
 
 
+def draw(runs: dict[str, list[dict]], path: Path) -> None:
+    """Draws the accuracies of both sides against steps, and against seconds."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, column, label in zip(axes, (1, 0), ("steps", "seconds of training"), strict=True):
+        curves = {
+            side: [([p[column] for p in each["points"]], [p[2] for p in each["points"]]) for each in of_side]
+            for side, of_side in runs.items()
+        }
+        draw_panel(axis, curves)
+        axis.set(xlabel=label, title="share of held-out sums solved")
+    axes[1].legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--folder", type=Path, default=Path("outputs/race"))
+    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     start = args.folder / "start"
     if not start.exists():
@@ -113,6 +132,8 @@ def main() -> None:
                 print(f"{side}, seed {seed}", flush=True)
                 file.write_text(json.dumps(run(start, side, seed, args.steps)))
             runs[side].append(json.loads(file.read_text()))
+    if args.figure is not None:
+        draw(runs, args.figure)
     print_json({"trl": trl.__version__, **summary(runs), "threads": torch.get_num_threads(), **machine_info()})
 
 
