@@ -3,13 +3,14 @@
 
 Seconds are those of CPU time, divided by the threads: so other load on the machine changes little.
 
-    python benchmarks/mixture.py [--seeds 0 1 2] [--ways plain filter filter+memory trl] [--seconds 150]
+    python benchmarks/mixture.py [--seeds 0 1 2] [--ways plain filter trl] [--seconds 150]
 
 The prompts are sums of two digits, which the supervised start of the recipes solves half of the time, and as many
 products, which it never solves: all completions of a product get the same reward. `plain` trains on what comes,
-`filter` sets `dynamic_sampling`, and `filter+memory` also `prompt_memory`; `trl` is its GRPOTrainer, which gets the
-prompts as texts. All other settings, the start and the seed are equal. Held-out sums are measured every few steps,
-with the clock stopped.
+`filter` sets `dynamic_sampling`, and `filter+memory` also `prompt_memory`; `half` takes half as many groups for a
+step, so that `filter, half` has as many groups that teach as `plain` has at its start. `trl` is its GRPOTrainer, which
+gets the prompts as texts. All other settings, the start and the seed are equal. Held-out sums are measured every few
+steps, with the clock stopped.
 
 What counts is the time until 90 % of the accuracy that `plain` ends with. `--folder` keeps the start and the curves,
 so that runs can be made one by one; those that are there are not made again. The last line is one JSON object.
@@ -39,7 +40,9 @@ from embedded_task import REWARDS, Sum, make_start, measure, split_sums  # noqa:
 WAYS = {
     "plain": {},
     "filter": {"dynamic_sampling": True},
-    "filter+memory": {"dynamic_sampling": True, "prompt_memory": True},
+    "filter+memory": {"dynamic_sampling": True, "prompt_memory": True, "solved_above": 2.5},  # of 3 or 4
+    "filter, half": {"dynamic_sampling": True, "per_device_train_batch_size": 64},
+    "plain, half": {"per_device_train_batch_size": 64},
     "trl": {"loss_type": "cispo", "epsilon_high": 5.0, "gradient_checkpointing": False},
 }
 EACH = 512  # sums, and as many products
@@ -169,10 +172,11 @@ def run(start: Path, way: str, seed: int, seconds: float, every: int) -> dict:
 def of_prompts(trainer: Counting) -> dict[str, Any]:
     """What a run drew and what it learned from, and its seconds per step by phase."""
     logs = [record for record in trainer.state.log_history if "loss" in record]
+    wanted = trainer.args.per_device_train_batch_size // trainer.args.num_generations
     without = [record.get("prompts/without_variance", record["frac_reward_zero_std"]) for record in logs]
     return {
         "with_gradient": trainer.with_gradient / trainer.trained,
-        "drawn_per_step": sum(record.get("prompts/drawn", 16) for record in logs) / len(logs),
+        "drawn_per_step": sum(record.get("prompts/drawn", wanted) for record in logs) / len(logs),
         "without_variance": [sum(part) / len(part) for part in (without[:5], without[-5:])],
         "seconds": {
             name: sum(record.get(f"seconds/{name}", 0.0) for record in logs) / len(logs)
@@ -223,7 +227,7 @@ def main() -> None:
     curves: dict[str, dict[int, dict]] = {way: {} for way in args.ways}
     for seed in args.seeds:
         for way in args.ways:
-            file = args.folder / f"{way}-{seed}.json"
+            file = args.folder / f"{way.replace(', ', '-')}-{seed}.json"
             if not file.exists():
                 print(f"{way}, seed {seed}", flush=True)
                 file.write_text(json.dumps(run(start, way, seed, args.seconds, args.every)))
