@@ -7,10 +7,9 @@ Seconds are those of CPU time, divided by the threads: so other load on the mach
 
 The prompts are sums of two digits, which the supervised start of the recipes solves half of the time, and as many
 products, which it never solves: all completions of a product get the same reward. `plain` trains on what comes,
-`filter` sets `dynamic_sampling`, and `filter+memory` also `prompt_memory`; `half` takes half as many groups for a
-step, so that `filter, half` has as many groups that teach as `plain` has at its start. `trl` is its GRPOTrainer, which
-gets the prompts as texts. All other settings, the start and the seed are equal. Held-out sums are measured every few
-steps, with the clock stopped.
+`filter` sets `dynamic_sampling`, and `filter+memory` also `prompt_memory`; `trl` is its GRPOTrainer, which gets the
+prompts as texts. All other settings, the start and the seed are equal. Held-out sums are measured every few steps,
+with the clock stopped.
 
 What counts is the time until 90 % of the accuracy that `plain` ends with. `--folder` keeps the start and the curves,
 so that runs can be made one by one; those that are there are not made again. The last line is one JSON object.
@@ -41,8 +40,6 @@ WAYS = {
     "plain": {},
     "filter": {"dynamic_sampling": True},
     "filter+memory": {"dynamic_sampling": True, "prompt_memory": True, "solved_above": 2.5},  # of 3 or 4
-    "filter, half": {"dynamic_sampling": True, "per_device_train_batch_size": 64},
-    "plain, half": {"per_device_train_batch_size": 64},
     "trl": {"loss_type": "cispo", "epsilon_high": 5.0, "gradient_checkpointing": False},
 }
 EACH = 512  # sums, and as many products
@@ -186,13 +183,13 @@ def of_prompts(trainer: Counting) -> dict[str, Any]:
 
 
 def seconds_to(points: list, accuracy: float) -> float | None:
-    """When the curve first is at an accuracy and stays there on average; between two points it is a line."""
-    previous = points[0]
-    for point in points[1:]:
-        if point[2] >= accuracy:
+    """When the curve, a line between points, is at an accuracy and stays there on the average of the next points."""
+    for number in range(1, len(points) - 1):
+        previous, point = points[number - 1 : number + 1]
+        following = [each[2] for each in points[number : number + 3]]
+        if point[2] >= accuracy and sum(following) >= len(following) * accuracy:
             share = (accuracy - previous[2]) / max(point[2] - previous[2], 1e-9)
-            return previous[0] + min(1.0, max(0.0, share)) * (point[0] - previous[0])
-        previous = point
+            return round(previous[0] + min(1.0, max(0.0, share)) * (point[0] - previous[0]), 1)
     return None
 
 
@@ -227,7 +224,7 @@ def main() -> None:
     curves: dict[str, dict[int, dict]] = {way: {} for way in args.ways}
     for seed in args.seeds:
         for way in args.ways:
-            file = args.folder / f"{way.replace(', ', '-')}-{seed}.json"
+            file = args.folder / f"{way}-{seed}.json"
             if not file.exists():
                 print(f"{way}, seed {seed}", flush=True)
                 file.write_text(json.dumps(run(start, way, seed, args.seconds, args.every)))
