@@ -18,6 +18,7 @@ from minimind_hf.language import Texts
 from minimind_hf.trainer.checkpoints.best import is_same_folder, restore_best
 from minimind_hf.trainer.checkpoints.checksums import changed_files, write_checksums
 from minimind_hf.trainer.checkpoints.data_order import warn_if_nothing_is_left
+from minimind_hf.trainer.checkpoints.run_folder import refuse_left_adapters
 from minimind_hf.trainer.distributed.launcher import ending_with_launcher
 from minimind_hf.trainer.logs.health import what_remains
 from minimind_hf.trainer.logs.progress import RLProgressCallback
@@ -95,6 +96,7 @@ class _Guarded:
         damage = next(changed_files(Path(resume_from_checkpoint)), None) if is_folder else None
         if damage is not None:
             raise ValueError(f"{damage}. Resume from another checkpoint.")
+        refuse_left_adapters(self.args.output_dir, self.model)
         with ending_with_launcher():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 

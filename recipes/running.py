@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a recipe as a command: what the user can correct ends in one line on stderr and exit status 1.
+"""Runs a recipe as a command: what the user can correct ends in one line on stderr and exit status 1, Ctrl-C in one of
+its own and 130.
 
-`--debug` without a value shows the traceback of such an error, too. (With a value it is transformers' own setting.)
+`--debug` without a value shows the traceback of such an end, too. (With a value it is transformers' own setting.)
 """
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,6 +26,11 @@ def run(main: Callable[[Sequence[str] | None], None]) -> None:
     arguments, shows_all = without_debug(sys.argv[1:])
     try:
         main(arguments)
+    except KeyboardInterrupt:
+        if shows_all:
+            raise
+        print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr, flush=True)
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         if shows_all or not _is_told(error):
             raise

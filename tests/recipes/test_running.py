@@ -11,7 +11,7 @@ from minimind_hf.data import PromptError
 from minimind_hf.trainer.models.weights import NotFiniteError
 
 
-def raising(error: Exception):
+def raising(error: BaseException):
     def main(arguments):
         raise error
 
@@ -48,7 +48,18 @@ def test_an_error_from_elsewhere_says_its_kind_and_one_of_ours_does_not(called, 
     assert "ValueError" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("arguments", "error"), [(["--debug"], ValueError), ([], RuntimeError), ([], TypeError)])
+def test_ctrl_c_is_one_line(called, capsys):
+    called()
+    with pytest.raises(SystemExit) as stopped:
+        running.run(raising(KeyboardInterrupt()))
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "grpo.py: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(["--debug"], ValueError), (["--debug"], KeyboardInterrupt), ([], RuntimeError), ([], TypeError)],
+)
 def test_a_traceback_is_shown(called, arguments, error):
     called(*arguments)
     with pytest.raises(error):

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.utils import logging
 
 from ...agent import Agent
 from ...rollout import ServerGoneError
@@ -34,10 +35,12 @@ from .data_order import (
 )
 from .resharding import is_of_other_processes, load_resharded
 from .resuming import checkpoint_to_resume, warn_of_earlier_run
-from .run_folder import ending_in_order, held_by_this_run
+from .run_folder import ending_in_order, held_by_this_run, interrupted, refuse_left_adapters
 from .same_model import check_same_model
 from .saving import SavingTrainer
 from .state import engine_state, load_agent_state, load_rollout_state, save_rollout_state, saved_order
+
+logger = logging.get_logger(__name__)
 
 
 class CheckpointingTrainer(SavingTrainer):
@@ -72,6 +75,7 @@ class CheckpointingTrainer(SavingTrainer):
         """As in transformers. If the rollout server is gone for good, the run saves a checkpoint and ends."""
         with failing_together("checking the settings"):
             self.check_settings()
+            refuse_left_adapters(self.args.output_dir, self.policy, self.further_models)
         with (
             held_by_this_run(self.args.output_dir, self.accelerator),
             ending_in_order(self.is_world_process_zero()),
@@ -87,9 +91,16 @@ class CheckpointingTrainer(SavingTrainer):
 
     @contextmanager
     def _rescued(self) -> Iterator[None]:
-        """If the rollout server is gone, saves a checkpoint of the last finished step before the run ends."""
+        """If the rollout server is gone, saves a checkpoint of the last finished step before the run ends.
+
+        After Ctrl-C, says where it can go on.
+        """
         try:
             yield
+        except KeyboardInterrupt:
+            if self.is_world_process_zero():
+                logger.warning("%s", interrupted(self.state.global_step, self.args.output_dir))
+            raise
         except ServerGoneError as error:
             raise ServerGoneError(f"{error} {self._save_before_the_end()}") from error
 

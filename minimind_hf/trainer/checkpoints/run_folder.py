@@ -4,16 +4,21 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from accelerate import Accelerator
+from accelerate.utils import is_peft_model
 from filelock import FileLock, Timeout
+from peft.utils import CONFIG_NAME as ADAPTER_CONFIG_NAME
+from torch import nn
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
 from ...environment import Terminated
+from ...language import Text, Texts
 from ...rollout.agreement import failing_together
 
 logger = logging.get_logger(__name__)
@@ -25,6 +30,38 @@ ON_WINDOWS = os.name == "nt"  # a lock keeps others from reading the file there,
 
 class FolderInUseError(RuntimeError):
     """Another run is writing to this output folder."""
+
+
+def refuse_left_adapters(folder: str | Path, model: nn.Module, further_models: Iterable[str] = ()) -> None:
+    """Refuses to save whole weights beside adapters of an earlier run: a loader would put those on them.
+
+    Args:
+        folder (`str` or `Path`): The output folder.
+        model (`nn.Module`): What is trained.
+        further_models (`Iterable[str]`): Folders in it that hold other models of the run.
+
+    Raises:
+        ValueError: With the files to delete.
+    """
+    if is_peft_model(model):
+        return
+    for place in (Path(folder), *(Path(folder) / name for name in further_models)):
+        if (place / ADAPTER_CONFIG_NAME).is_file():
+            raise ValueError(
+                f"{place} holds adapters of an earlier run, and this run saves whole weights: whoever loads the "
+                f"folder would get both. Set another output_dir, or delete {ADAPTER_CONFIG_NAME} and adapter_model.* "
+                "there."
+            )
+
+
+def interrupted(step: int, folder: str | Path) -> Texts:
+    """What to tell the user who interrupted a run: the step that it came to, and where it can go on."""
+    checkpoint = get_last_checkpoint(str(folder))
+    if checkpoint is None:
+        remains = Text("there is no checkpoint in the output folder yet, see save_steps")
+    else:
+        remains = Text("--resume_from_checkpoint true goes on from {checkpoint}", checkpoint=checkpoint)
+    return Texts(Text("The run was interrupted at step {step}", step=step), remains, between="; ")
 
 
 @contextmanager

@@ -13,9 +13,12 @@ from pathlib import Path
 import folder_worker
 import pytest
 from launching import IMPORTED
-from naming import raises_naming
+from naming import assert_names, raises_naming
+from peft import LoraConfig
+from tiny import GRPO, tiny_trainer
 from transformers.utils import logging
 
+from minimind_hf import GRPOConfig
 from minimind_hf.trainer.checkpoints.run_folder import LOCK_FILE, FolderInUseError, only_run_in
 
 
@@ -114,3 +117,32 @@ def test_nothing_is_written_through_a_link(tmp_path):
     with raises_naming(ValueError, link, outside), only_run_in(folder):
         pass
     assert outside.read_text() == "kept" and link.is_symlink()
+
+
+def test_whole_weights_are_not_saved_beside_adapters(make_trainer, tmp_path):
+    lora = {"peft_config": LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], r=2)}
+    config = GRPOConfig(**{**GRPO, "output_dir": str(tmp_path), "max_steps": 1})
+    first = tiny_trainer(config, **lora)
+    first.train()
+    first.save_model()
+    with raises_naming(ValueError, tmp_path, "adapter_config.json", "output_dir"):
+        make_trainer(output_dir=str(tmp_path)).train()
+    tiny_trainer(config, **lora).train()  # adapters may follow
+
+
+@pytest.mark.parametrize("save_steps", [1, 10])
+def test_an_interrupted_run_says_where_it_can_go_on(make_trainer, caplog, monkeypatch, save_steps):
+    def reward(completions, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return [0.0] * len(completions)
+
+    calls = []
+    monkeypatch.setattr(logging.get_logger("minimind_hf"), "propagate", True)
+    trainer = make_trainer(reward=reward, max_steps=5, save_strategy="steps", save_steps=save_steps)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    told = [text for text in caplog.messages if "interrupted at step 2" in text]
+    assert len(told) == 1
+    assert_names(told[0], *(("checkpoint-2", "--resume_from_checkpoint") if save_steps == 1 else ("save_steps",)))
