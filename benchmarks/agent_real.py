@@ -53,7 +53,7 @@ def product_of(first: int, second: int) -> list[dict]:
 
 
 def make_rows(count: int, seed: int = 0) -> Dataset:
-    """Questions for products of two-digit numbers, each behind two worked examples."""
+    """Questions for products of two-digit numbers, each after two worked examples."""
     rng = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -64,7 +64,7 @@ def make_rows(count: int, seed: int = 0) -> Dataset:
 
 
 def right(completions, product, **kwargs) -> list[float]:
-    """1 if the last turn of an episode names the product, and no other number behind it."""
+    """1 if the last turn of an episode names the product, and no other number after it."""
     return [
         float(re.findall(r"\d+", turns[-1]["content"].replace(",", ""))[-1:] == [wanted])
         for turns, wanted in zip(completions, product, strict=True)

@@ -35,7 +35,7 @@ ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
 
 _CUT = (
-    "are cut (max_length): what is behind it is not learned, nor that an answer ends. Raise --max_length, or leave "
+    "are cut (max_length): what comes after is not learned, nor that an answer ends. Raise --max_length, or leave "
     "them out with --drop_longer true"
 )
 

@@ -121,7 +121,7 @@ class Agent:
         return self._toolbox_of(row).schemas
 
     def check_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Refuses rows whose environment there is not.
+        """Refuses rows that name an environment that does not exist.
 
         Raises:
             AgentError: Naming the row and its environment.
@@ -185,7 +185,7 @@ class Agent:
         seeds = np.random.SeedSequence(seed).generate_state(len(examples)).tolist()
         jobs = [pair for pair in zip(examples, seeds, strict=True) for _ in range(num_generations)]
         count = (len(examples) - num_stand_ins) * num_generations if self._kinds is not None else 0
-        # Taken in order, so that it does not depend on the threads which instance plays which episode
+        # Taken in order, so that which instance plays which episode does not depend on the threads
         taken = [self._kind_of(_row(example), f"row {example['index']}").take_free() for example, _ in jobs[:count]]
         with ThreadPoolExecutor(self._workers, thread_name_prefix="reset") as pool:
             begun = list(pool.map(lambda job, environment: self._begin(*job, environment), jobs[:count], taken))
@@ -206,8 +206,8 @@ class Agent:
         return found.union(kind.label for kind in (self._kinds or {}).values() if kind.gives_rewards)
 
     def expect_rewards(self, names: Collection[str]) -> None:
-        """From now on, episodes of these environments without a reward count 0. Otherwise it would depend on the
-        other episodes of a batch whether they count at all."""
+        """From now on, episodes of these environments without a reward count 0. Otherwise whether they count at
+        all would depend on the other episodes in the batch."""
         for kind in (self._kinds or {}).values():
             kind.gives_rewards |= kind.label in names
 

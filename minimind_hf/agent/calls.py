@@ -154,26 +154,26 @@ def read_turn(text: str, opens_thought: bool, tools: bool = True) -> AssistantTu
 
 
 def _read_call(text: str, start: int, calls: list[dict[str, Any]]) -> tuple[int, str | None]:
-    """Reads the call behind a tag. Returns where it ends, and what is wrong with it."""
+    """Reads the call after a tag. Returns where it ends, and what is wrong with it."""
     start = _SPACE.match(text, start).end()
     try:
         value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        return _behind_call(text, start), f"A call is no JSON ({_first_line(error)}); write {_FORM}."
+        return _after_call(text, start), f"A call is no JSON ({_first_line(error)}); write {_FORM}."
     closing = _SPACE.match(text, end).end()
     if not text.startswith(END_CALL, closing):
         after = text.find(CALL, end)
         is_closed_later = 0 <= text.find(END_CALL, end) < (after if after >= 0 else len(text))
         if is_closed_later:
-            return _behind_call(text, end), f"A call holds more than one JSON object; write {_FORM}."
+            return _after_call(text, end), f"A call holds more than one JSON object; write {_FORM}."
         return end, f"A call is not closed by {END_CALL}; write {_FORM}."
     faults: list[str] = []
     _take(value, calls, faults)
     return closing + len(END_CALL), faults[0] if faults else None
 
 
-def _behind_call(text: str, start: int) -> int:
-    """Where to go on after a call without JSON: behind its closing tag, or before the next call."""
+def _after_call(text: str, start: int) -> int:
+    """Where to go on after a call without JSON: after its closing tag, or before the next call."""
     following = text.find(CALL, start)
     closing = text.find(END_CALL, start)
     if closing >= 0 and (following < 0 or closing < following):

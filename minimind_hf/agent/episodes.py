@@ -63,7 +63,7 @@ class Episode:
         failed_calls (`Counter`): Of these, by what was wrong: `unparsed`, `unknown`, `arguments`, `raised`, `timeout`.
         cut_observations (`int`): Answers that were cut.
         tool_seconds (`float`): Time spent in tools and the environment.
-        reached_max_turns (`bool`): Whether the last turn that is allowed had a call, or an answer to come.
+        reached_max_turns (`bool`): Whether the last allowed turn made a call or was still to be answered.
         is_finished (`bool`): Whether the policy or the environment ended the episode.
     """
 
@@ -131,7 +131,7 @@ class Episode:
         return between
 
     def answer_call(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Makes one call, and returns what came of it as a message of its tool."""
+        """Makes one call, and returns what came of it as a message from its tool."""
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         return {"role": "tool", "name": name, "content": self._cut(self._called(name, arguments))}
 

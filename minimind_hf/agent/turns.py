@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ids between two turns of the policy: end of turn -> answers -> next generation prompt.
 
-They come from the chat template, rendered behind a dummy conversation, and are appended to ids that were drawn: the
+They come from the chat template, rendered after a dummy conversation, and are appended to ids that were drawn: the
 policy's own text is never rendered or encoded again. That they do not depend on what stands before them is proved
 once, at the start, for the tokenizer at hand.
 """
@@ -30,7 +30,7 @@ _SCHEMA = {
         "parameters": {"type": "object", "properties": {"text": {"type": "string", "description": "Text."}}},
     },
 }
-# Dummy turns: text, thought. The proof compares the ids behind each of them.
+# Dummy turns: text, thought. The proof compares the ids after each of them.
 _TEXTS = (("", ""), ("A first text.\n\n", "One thought."), ("\u4e8c <b> ", "Another\n\nthought, longer."))
 
 
@@ -58,7 +58,7 @@ class TurnTemplate:
         self.untrusted = UntrustedText(tokenizer)
 
     def ids_between(self, messages: Messages, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
-        """Returns the ids from behind the EOS of one turn up to the next, generation prompt included.
+        """Returns the ids after the EOS of one turn up to the next, generation prompt included.
 
         Args:
             messages (`list[dict]`):
@@ -99,7 +99,7 @@ class TurnTemplate:
             ValueError: If the template cannot be used; it is named, and what differed.
         """
         patched = _training_template(self._tokenizer) or self.chat_template
-        # Some templates put the text of a turn that calls a tool behind the tool's answer: there the dummy only calls.
+        # Some templates put the text of a turn that calls a tool after the tool's answer: there the dummy only calls.
         attempts = {(self.chat_template, True): None, (patched, True): None, (self.chat_template, False): None}
         first_error = None
         for self.chat_template, self._calls_with_text in attempts:
@@ -143,7 +143,7 @@ class TurnTemplate:
         for message in messages:
             if message["content"].strip() not in expected[1]:
                 self._refuse(
-                    f"does not put the answer to a turn behind its end: {message['content']!r} of the role "
+                    f"does not put the answer to a turn after its end: {message['content']!r} of the role "
                     f"{message['role']!r} is not in {expected[1]!r}"
                 )
         tools = [_SCHEMA] if messages[0]["role"] == "tool" else None
@@ -151,7 +151,7 @@ class TurnTemplate:
             found = self._between(messages, kwargs, content, thought, given)
             if found != expected:
                 self._refuse(
-                    f"writes something else behind another turn: {found[1]!r} after the text {content!r} with the "
+                    f"writes something else after another turn: {found[1]!r} after the text {content!r} with the "
                     f"thought {thought!r}{' and tools' if given else ''}, but {expected[1]!r} after an empty one "
                     f"(messages {[m['role'] for m in messages]}, arguments {dict(kwargs)})"
                 )
@@ -186,7 +186,7 @@ class TurnTemplate:
         thought: str = "",
         tools: list[dict[str, Any]] | None = None,
     ) -> tuple[str, str]:
-        """The token that ends the dummy turn, and the text behind it."""
+        """The token that ends the dummy turn, and the text after it."""
         text = self._render([*self._dummy(messages, content, thought), *messages], kwargs, tools)
         seam = text.rfind(_SEAM)
         found = [(text.find(end, seam), end) for end in self._ends if end and text.find(end, seam) >= 0]

@@ -15,7 +15,7 @@ def token_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         rewards (`Tensor` of shape `(N,)` or `(N, T)`): One reward per completion, or one per turn, which is a run of
-            valid tokens; columns behind the last turn are ignored.
+            valid tokens; columns after the last turn are ignored.
         mask (`Tensor` of shape `(N, C)`): Valid tokens. A row without valid tokens gets no reward.
 
     Returns:

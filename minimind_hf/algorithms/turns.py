@@ -12,7 +12,7 @@ from .masking import fill_masked, length_mask
 
 
 def turn_returns(rewards: Tensor, lengths: Tensor, discount: float = 1.0) -> Tensor:
-    """Rewards-to-go: `G(t) = sum over s >= t of discount^(s - t) * r(s)`; 0 behind the last turn.
+    """Rewards-to-go: `G(t) = sum over s >= t of discount^(s - t) * r(s)`; 0 after the last turn.
 
     Args:
         rewards (`Tensor` of shape `(N, T)`): Reward of each turn, padded with anything.
@@ -60,7 +60,7 @@ def turn_advantages(
         eps (`float`, *optional*, defaults to 1e-4): Added to the std.
 
     Returns:
-        `Tensor` of shape `(N, T)`, with the dtype of `rewards`: 0 behind the last turn, for episodes that are left
+        `Tensor` of shape `(N, T)`, with the dtype of `rewards`: 0 after the last turn, for episodes that are left
         out or have no other to be compared with, and where all rewards-to-go that are compared are equal.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text while it is decoded: split into thought and answer, and the token ids behind it."""
+"""Text while it is decoded: split into thought and answer, and the token ids that it was decoded from."""
 
 from collections.abc import Callable
 

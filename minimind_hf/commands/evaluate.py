@@ -79,11 +79,13 @@ class EvalFlags:
             raise ValueError("There are no prompts: set --dataset_name, or an --environment that writes them.")
         if self.changed < 0:
             raise ValueError(f"changed is {self.changed}; give the number of answers to show, 0 for none.")
-        if self.num_prompts is not None and (self.dataset_name is not None or self.num_prompts < 1):
-            fault = "must be at least 1" if self.dataset_name is None else f"but the prompts are {self.dataset_name}"
+        if self.num_prompts is not None and self.dataset_name is not None:
             raise ValueError(
-                f"num_prompts is {self.num_prompts}, {fault}. Set it only where an environment writes all."
+                f"num_prompts is {self.num_prompts}, but the prompts come from {self.dataset_name}. Set it only where "
+                "an environment writes all prompts."
             )
+        if self.num_prompts is not None and self.num_prompts < 1:
+            raise ValueError(f"num_prompts is {self.num_prompts}, but it must be at least 1.")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -83,7 +83,7 @@ class PromptRenderer:
         Args:
             example (`dict`): An example of `PromptDataset`, whose choices stay.
             appended (`str` or `list[dict]`):
-                A text goes behind the last message if that is the user's, else it is a new one of the user. Messages
+                A text goes after the last message if that is the user's, else it is a new one of the user. Messages
                 follow the last one, or replace it if it is the user's and empty.
 
         Returns:

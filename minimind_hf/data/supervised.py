@@ -108,7 +108,7 @@ class ConversationRenderer:
 
         Returns:
             `list[tuple[str, bool]]`: Texts, and whether they are learned: what is given and each turn by turns, and
-            what the template puts behind the last turn.
+            what the template puts after the last turn.
 
         Raises:
             PromptError: If there is no assistant turn, or the template renders a turn differently when more follow.
@@ -126,7 +126,7 @@ class ConversationRenderer:
             if not whole.startswith(so_far):
                 raise PromptError(
                     f"{where}: the chat template renders turn {index} differently when others follow, so the model "
-                    "would learn something else than it generates. Split the conversation so that each row ends with "
+                    "would learn something other than it generates. Split the conversation so that each row ends with "
                     "the turn to learn, or use a template that does not change earlier turns."
                 )
             opening = self.opening(messages[:index], tools, thinks(messages[index]), template_kwargs)
@@ -153,7 +153,7 @@ class ConversationRenderer:
         return {**message, "content": self._untrusted.protected(message["content"])} if is_answer else message
 
     def _end_of_turn(self, text: str, start: int, content: str) -> int:
-        """Where the EOS behind the turn's own content ends: one inside it, or before the turn, is not its end."""
+        """Where the EOS after the turn's own content ends: one inside it, or before the turn, is not its end."""
         after_content = max(start, text.rfind(content, start) + len(content)) if content else start
         for end in filter(None, (self.tokenizer.eos_token, self.turn_end)):
             position = text.rfind(end, after_content)

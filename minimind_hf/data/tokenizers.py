@@ -48,7 +48,7 @@ def say_plain_prompts(tokenizer: PreTrainedTokenizerBase, conversational: bool) 
 
 
 def turn_end(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The special token that the chat template puts behind an answer, if there is one.
+    """The special token that the chat template puts after an answer, if there is one.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer.
@@ -63,9 +63,9 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> str | None:
         return None
     if answer not in text:
         return None
-    behind = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]
+    rest = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    return tokenizer.convert_ids_to_tokens(behind[0]) if behind and behind[0] in special else None
+    return tokenizer.convert_ids_to_tokens(rest[0]) if rest and rest[0] in special else None
 
 
 def say_turn_end(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], conversational: bool) -> None:
@@ -80,7 +80,7 @@ def say_turn_end(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], conv
     if end is not None and tokenizer.convert_tokens_to_ids(end) not in ends:
         logger.warning_once(
             f"The chat template ends answers with {end!r}, but completions end with "
-            f"{tokenizer.convert_ids_to_tokens(sorted(ends))} alone, so the model goes on behind its answer. Add its "
+            f"{tokenizer.convert_ids_to_tokens(sorted(ends))} alone, so the model goes on after its answer. Add its "
             f"id, {tokenizer.convert_tokens_to_ids(end)}, to model.generation_config.eos_token_id, or set "
             f"tokenizer.eos_token = {end!r}."
         )

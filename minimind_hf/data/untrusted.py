@@ -2,7 +2,7 @@
 """Text of tools and environments, encoded so that it can never become a special or added token.
 
 What a tool returns goes through the chat template like any other content, and an `<|im_end|>` in it would end the
-message, or a `</think>` the thought, in ids that the model cannot tell from real ones. So a mark is put behind the
+message, or a `</think>` the thought, in ids that the model cannot tell from real ones. So a mark is put after the
 first character of every such string before rendering, the rendered text is cut at the marks, and the pieces are
 encoded one by one. The mark is a noncharacter of Unicode, which no text may hold.
 """
@@ -71,7 +71,7 @@ class UntrustedText:
         return ids[len(self._ids(after)) if after else 0 :] + self.encode_pieces(others)
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Encodes what stands between and behind marks, each piece as the continuation of a text."""
+        """Encodes what stands between and after marks, each piece as the continuation of a text."""
         return [token for piece in pieces for token in self._continuing(piece)]
 
     def cut(self, text: str, limit: int) -> tuple[str, bool]:

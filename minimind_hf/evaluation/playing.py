@@ -82,7 +82,7 @@ def prompts_of(
     """Returns the prompts of a model, and says how they are rendered.
 
     Raises:
-        ValueError: If a row cannot be rendered, or names a tool or an environment that there is not.
+        ValueError: If a row cannot be rendered, or names a tool or an environment that does not exist.
     """
     with_tools = {} if agent is None else {"tools": agent.schemas, "implemented": agent.implemented}
     if agent is not None:

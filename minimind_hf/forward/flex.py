@@ -29,7 +29,7 @@ _ROWS_AT_ONCE = 2**24  # counts held at a time while blocks are searched: 64 MiB
 
 @dataclass
 class Sequences:
-    """The sequences of a row in order: prompts, and completions behind prompts.
+    """The sequences of a row in order: prompts, each followed by its completions.
 
     Args:
         lengths (`list[int]`): Tokens of each.
@@ -149,7 +149,7 @@ def _overlap(first: Tensor, stop: Tensor, first_keys: Tensor) -> Tensor:
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of blocks in each row and their indices, those of others behind."""
+    """The number of blocks in each row and their indices, those of others after them."""
     indices = blocks.int().argsort(dim=1, descending=True, stable=True)
     return blocks.sum(dim=1, dtype=torch.int32)[None, None], indices.int()[None, None]
 

@@ -83,7 +83,7 @@ def choose_layout(requested: str, model: nn.Module, with_aux_loss: bool) -> tupl
         `(layout, reason)`: The layout to use, and the reason if it is not the requested one.
     """
     if padding_matters(model):
-        return "unpadded", "padding on the left changes what it computes for the tokens behind"
+        return "unpadded", "padding on the left changes what it computes for the tokens after it"
     if requested == "padded":
         return "padded", None
     reason = _structural_reason(model, with_aux_loss)

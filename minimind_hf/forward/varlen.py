@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of FlashAttention: completions one after the other in a row without padding, each behind its own prompt.
+"""The layout of FlashAttention: completions one after the other in a row without padding, each after its own prompt.
 
 FlashAttention knows no layout in which completions share a prompt, but it takes sequences of any lengths in one row,
 whose ends it is told here (`cu_seq_lens`), so that no length has to be read back from the device. It is the layout of

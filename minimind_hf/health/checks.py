@@ -311,7 +311,7 @@ def tools_failing(curves: Curves, limits: Limits) -> Text | None:
 
 
 TOOL_FAILURES = {
-    "unknown": "{share:.0%} name a tool that there is not",
+    "unknown": "{share:.0%} name a tool that does not exist",
     "arguments": "{share:.0%} have wrong arguments",
     "raised": "{share:.0%} raised an error",
     "timeout": "{share:.0%} took too long",

@@ -55,7 +55,7 @@ def write_report(
     """Writes the report of a run, or of several on one page. An earlier report stays until the new one is complete.
 
     Args:
-        run_dir (`str`, `Path` or a list of them): The output folder of a run, which may be going on; or several.
+        run_dir (`str`, `Path` or a list of them): The output folder of a run, which may still be running; or several.
         path (`str` or `Path`, *optional*): The page; `report.html` in the folder of a single run if unset.
         refresh (`int`, *optional*): Seconds after which a browser that shows the page loads it again.
         language (`str`): `"en"`, `"zh"`, or `"auto"` for that of the locale.

@@ -10,7 +10,7 @@ from ..language import said
 
 UNITS = (("{count} d", 86_400), ("{count} h", 3_600), ("{count} min", 60), ("{count} s", 1))
 _DATE = re.compile(r"(\d+ \w+ \d{4}), (\d+:\d+)(.*)")  # as run.json has it
-_SMALLEST = 1e-4  # below it, digits behind the point are counted by nobody
+_SMALLEST = 1e-4  # below it, nobody counts the digits after the point
 
 
 def number(value: Any) -> str:
@@ -60,7 +60,7 @@ def date_again(written: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with one digit behind the point."""
+    """A share with one digit after the point."""
     return f"{100 * share:.1f} %"
 
 

@@ -117,7 +117,7 @@ def series(log_history: Sequence[Mapping[str, Any]], name: str) -> dict[int, flo
 
 
 def read_run(folder: str | Path) -> RunRecord:
-    """Reads a run from its folder, while it is running too.
+    """Reads a run from its folder, even while it is still running.
 
     Raises:
         ValueError: If the folder contains no log of a run, or a broken file.

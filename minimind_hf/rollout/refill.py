@@ -16,7 +16,7 @@ class Refill(Protocol):
         """Takes a completion that has ended, once each, in any order.
 
         Args:
-            number (`int`): Its place in what the engine returns; what is asked for later comes behind.
+            number (`int`): Its place in what the engine returns; what is asked for later follows.
             rollout (`Rollout`): The completion or episode.
         """
 

@@ -93,7 +93,7 @@ class RLTrainer(Probing, EvaluatingTrainer):
         return self.training_batches(experience)
 
     def record(self, experience: Experience) -> None:
-        """Measures a rollout and logs its completions."""
+        """Audits and measures a rollout, and logs its completions."""
         self.audit(experience)
         self.measure(experience)
         steps = self.args.micro_batches_per_rollout / self.args.gradient_accumulation_steps
@@ -134,7 +134,7 @@ class RLTrainer(Probing, EvaluatingTrainer):
         engine = make_engine(args, rollout_engine)
         optional = not self.needs_rewards
         self.scorer = make_scorer(reward_funcs, reward_processing_classes, args, self.agent, may_be_empty=optional)
-        if rollout_func is None:  # which may add columns
+        if rollout_func is None:  # a rollout_func may add columns
             check_reward_columns(self.scorer, train_prompts, eval_prompts)
 
         set_seed(args.seed)  # adapters are initialized at random

@@ -189,7 +189,7 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
         return super().parts(batch)
 
     def learns(self, batch: MicroBatch) -> list[bool]:
-        """Completions without advantage count if something else than the advantage moves the policy."""
+        """Completions without advantage count if something other than the advantage moves the policy."""
         counted = super().learns(batch)
         args = self.args
         others = self.kl_weight(args) or self.entropy_control.weight or self.router_loss_coefficient

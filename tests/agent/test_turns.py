@@ -120,7 +120,7 @@ def test_templates_without_tools_serve_conversations_only():
 def test_a_template_that_looks_back_is_refused():
     looks_back = CHATML.replace("<|im_start|>assistant", "<|im_start|>assistant {{ messages[1].content | length }}")
     refused(
-        looks_back, "behind another turn", "'A first text.\\n\\n'", "'One thought.'", tools=False, conversation=True
+        looks_back, "after another turn", "'A first text.\\n\\n'", "'One thought.'", tools=False, conversation=True
     )
     proved("chatml", tools=False, conversation=True)
 

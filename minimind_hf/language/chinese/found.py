@@ -68,7 +68,7 @@ FOUND = {
     "{share:.0%} of the calls of the last {logs} logs could be read and failed ({kinds})": (
         "最近 {logs} 次日志里，{share:.0%} 的工具调用可以解析，但执行失败（{kinds}）"
     ),
-    "{share:.0%} name a tool that there is not": "{share:.0%} 调用了不存在的工具",
+    "{share:.0%} name a tool that does not exist": "{share:.0%} 调用了不存在的工具",
     "{share:.0%} have wrong arguments": "{share:.0%} 参数不对",
     "{share:.0%} raised an error": "{share:.0%} 抛出异常",
     "{share:.0%} took too long": "{share:.0%} 超时",

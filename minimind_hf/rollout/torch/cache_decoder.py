@@ -124,7 +124,7 @@ class CacheDecoder(Decoder):
         cache: Cache | None,
         last: int | None = None,
     ) -> Tensor:
-        """Returns logits: behind the last token of each row, or behind the `last` ones."""
+        """Returns logits: after the last token of each row, or after the `last` ones."""
         inputs = {"position_ids": position_ids, "logits_to_keep": last or 1}
         inputs = {name: value for name, value in inputs.items() if name in self.accepted}
         if cache is not None:

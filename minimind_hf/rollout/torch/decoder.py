@@ -18,7 +18,7 @@ class Decoder(ABC):
         can_refill (`bool`): Whether prompts and rows can be added while others run. If not, they are added only to an
             empty batch, and groups are never split.
         device (`torch.device`): The device of the logits.
-        draws (`bool`): Whether [`step_and_draw`] is one piece, which is taken wherever tokens are drawn behind a step.
+        draws (`bool`): Whether [`step_and_draw`] is one piece, which is taken wherever tokens are drawn after a step.
         logits (`Tensor` of shape `(rows, vocab)`): Of the last [`step_and_draw`].
     """
 
@@ -69,7 +69,7 @@ class Decoder(ABC):
         raise NotImplementedError(f"{type(self).__name__} cannot put rows aside, so it cannot play episodes.")
 
     def extend(self, parked: Sequence[Any], token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Appends rows that were put aside to the batch, each with tokens behind it.
+        """Appends rows that were put aside to the batch, each followed by tokens.
 
         Args:
             parked (`Sequence`): States from [`Decoder.park`], one per row.
@@ -87,7 +87,7 @@ class Decoder(ABC):
             token_ids (`Sequence[Sequence[int]]`): At least one token for each row, whose numbers may differ.
 
         Returns:
-            `Tensor` of shape `(tokens of all rows, vocab)`: The logits behind every token, one row after the other.
+            `Tensor` of shape `(tokens of all rows, vocab)`: The logits after every token, one row after the other.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot score several positions of a row at once.")
 

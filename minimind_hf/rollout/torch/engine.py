@@ -70,11 +70,11 @@ class TorchEngine(Speculating, RolloutEngine):
             general path starts the next groups when all have ended.
         dtype (`str`, *optional*): Decode in `"float32"` or `"bfloat16"`. Unset: the dtype of the model.
         path (`str`): `"fast"` decodes known models on packed weights (an error for others). `"graph"` is the model's
-            own forward with steps of constant shape, captured as CUDA graphs on a GPU; `"general"` the same without.
-            `"auto"` is `"fast"` on a CPU and `"graph"` on CUDA where they apply, otherwise `"general"`.
+            own forward with steps of constant shape, captured as CUDA graphs on a GPU; `"general"` is the same
+            without graphs. `"auto"` is `"fast"` on a CPU and `"graph"` on CUDA where they apply, else `"general"`.
         verify_fast_paths (`str`): `"first"` compares a fast path with the model's own forward before it is first taken
             on another device than a CPU, and does not take it if they differ; `"always"` compares before every
-            rollout, on CPUs too; `"off"` takes it without.
+            rollout, on CPUs too; `"off"` takes it without comparing.
         speculation (`str`, *optional*): `"self"` decodes several tokens of a row at once where it can guess them from
             texts of the same prompt. What is drawn is the same.
     """
@@ -117,7 +117,7 @@ class TorchEngine(Speculating, RolloutEngine):
         """Tries a few tokens of a model that is decoded with its own forward, before any training.
 
         Raises:
-            ValueError: If it cannot be decoded with, with the reason.
+            ValueError: If decoding with the model fails; the message gives the reason.
         """
         self._check_drafts(model)
         if why_not_fast(model) is None:
@@ -149,7 +149,7 @@ class TorchEngine(Speculating, RolloutEngine):
         return takes_packed and why_not_fast(model) is None
 
     def _try(self, model: nn.Module, doing: str, work: Callable[[], object]) -> None:
-        """Does something short with a model before it is synced."""
+        """Runs a short trial on a model that has not been synced yet."""
         synced = self.model
         self._is_trying = True
         self.sync_weights(model, self.weights_version)
@@ -187,7 +187,7 @@ class TorchEngine(Speculating, RolloutEngine):
         """Plays episodes, each at its own pace; see [`RolloutEngine.converse`].
 
         Raises:
-            ValueError: If the model cannot, see [`check_sessions`].
+            ValueError: If the model cannot play episodes, see [`check_sessions`].
         """
         if self.model is not None and self.model not in self._playable:
             self.check_sessions(self.model)
@@ -206,7 +206,7 @@ class TorchEngine(Speculating, RolloutEngine):
                     decoder, sessions, sampling, observers, refill=refill, **options
                 ),
                 max_rows=min(self.max_batch_rows, len(sessions)),
-                max_groups=len(prompts),  # those of episodes that wait, too
+                max_groups=len(prompts),  # including those of waiting episodes
             )
 
     def _run(

@@ -108,6 +108,6 @@ class _Part:
 
 
 def _hidden(visible: Tensor, length: int) -> Tensor:
-    """Added to scores, hides what is behind the first slots of each token."""
+    """Added to scores, hides what comes after the first slots of each token."""
     is_hidden = torch.arange(length, device=visible.device) >= visible[:, None]
     return torch.zeros(is_hidden.shape, device=visible.device).masked_fill_(is_hidden, float("-inf"))

@@ -109,10 +109,10 @@ class FastDecoder(Decoder):
         self.completions.reserve(len(self.rows), max(self.lengths) + 1)
         for number, row in enumerate(parked, start=first):
             self.completions.memory[:, :, number, :, : row.memory.shape[3]] = row.memory
-        return self._run_behind(range(first, len(self.rows)), token_ids)
+        return self._append_to(range(first, len(self.rows)), token_ids)
 
-    def _run_behind(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Appends several tokens to each of some rows, and returns the logits behind the last of each."""
+    def _append_to(self, rows: Sequence[int], token_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Appends several tokens to each of some rows, and returns the logits after the last of each."""
         counts = [len(ids) for ids in token_ids]
         longest = max(self.lengths[row] + count for row, count in zip(rows, counts, strict=True))
         self.completions.reserve(len(self.rows), longest)

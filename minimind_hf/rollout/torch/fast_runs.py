@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of several tokens behind each row: to the prompt of its group, to the row's own tokens, and causally to
+"""Attention of several tokens after each row: to the prompt of its group, to the row's own tokens, and causally to
 each other. The prompt and the row's memory are read in place.
 """
 
@@ -39,7 +39,7 @@ class Run:
 
 
 class RunAttention:
-    """Stores keys and values of new tokens behind their rows, and attends.
+    """Stores keys and values of new tokens after their rows, and attends.
 
     Args:
         heads ([`Heads`]): Of all new tokens, one run after the other.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks at what was drawn, without making the device wait for the host.
 
-The copies to the host are queued behind the drawing, and an event behind the copies says when they are there. Somebody
-who comes back later finds them without waiting.
+The copies to the host are queued after the drawing, and an event after the copies says when they have arrived. A host
+that comes back later finds them without waiting.
 """
 
 from collections.abc import Iterator, Sequence

@@ -43,7 +43,7 @@ class PassCosts:
     def measure(
         cls, make_decoder: Callable[[], Decoder], prompt_ids: Sequence[int], draw: Callable[[Tensor], Any]
     ) -> "PassCosts":
-        """Times a decoder behind one prompt.
+        """Times a decoder after one prompt.
 
         Args:
             make_decoder (`Callable`): Returns a new one, for up to `MOST_MEASURED` rows of `MOST_TOKENS` tokens.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a fast decoder draws what the model's own forward draws: asked by a run of itself, on its own device.
 
-Both decode a few tokens behind real prompts. The plain one goes ahead and the fast one is given its tokens, so that at
+Both decode a few tokens after real prompts. The plain one goes ahead and the fast one is given its tokens, so that at
 every step both have seen the same. Midway rows leave the batch in another order. Noise is a function of completion and
 position, so none is taken from the run.
 """
@@ -61,7 +61,7 @@ def few_prompts(prompt_ids: Sequence[Sequence[int]]) -> list[list[int]]:
 def trace(
     decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: SamplingParams, given: Trace | None = None
 ) -> Trace:
-    """Decodes a few tokens behind each prompt, the drawn ones or those of another trace."""
+    """Decodes a few tokens after each prompt, the drawn ones or those of another trace."""
     traced, draw = Trace(), Drawer(sampling, decoder.device)
     first = decoder.prefill(prompts)
     groups = [group for group in range(len(prompts)) for _ in range(ROWS_EACH)]
@@ -90,7 +90,7 @@ def compare_decoders(
     sampling: SamplingParams,
     dtype: torch.dtype,
 ) -> Finding:
-    """Compares what two decoders compute and draw behind a few prompts, with `ROWS_EACH` rows for each.
+    """Compares what two decoders compute and draw after a few prompts, with `ROWS_EACH` rows for each.
 
     Args:
         fast (`Callable`), plain (`Callable`): Make the decoders.

@@ -16,7 +16,7 @@ class Row:
         room (`int`): Most tokens of the turn.
         before (`int`): Tokens of the completion before the turn.
         since (`int`): Draws of the batch before the turn's first token; less, if it drew several tokens at once.
-        draft (`list[int]`): Tokens of the decoder behind the last one that was drawn, which may be drawn next.
+        draft (`list[int]`): Tokens in the decoder after the last one that was drawn, which may be drawn next.
         finish_reason (`str`, *optional*): Set when the turn has ended.
         kept (`list[np.ndarray]`, *optional*): The sets that the tokens were drawn from, if sampling is truncated.
     """
@@ -39,7 +39,7 @@ class Row:
     def take(
         self, ids: list[int], logprobs: list[float], kept: Sequence[np.ndarray] | None, ends: Collection[int]
     ) -> int:
-        """Appends what was drawn, up to the end of the turn, and returns how many tokens that are."""
+        """Appends what was drawn, up to the end of the turn, and returns how many tokens that is."""
         taken = len(ids)
         for number, (token, logp) in enumerate(zip(ids, logprobs, strict=True), start=1):
             self.tokens.append(token)

@@ -89,8 +89,8 @@ class Scheduler:
             alive = self._drop_ended()
             if len(alive) < len(token_ids):
                 token_ids = token_ids[on_device(alive, token_ids.device)]
-            behind = self._advance(token_ids) if self.rows else None
-            new = self._with_first(behind, self._join())
+            advanced = self._advance(token_ids) if self.rows else None
+            new = self._with_first(advanced, self._join())
         return self.rollouts
 
     def _join(self) -> Tensor | None:
@@ -151,7 +151,7 @@ class Scheduler:
         return row.before + self.steps - row.since
 
     def _excess(self, row: Row) -> int:
-        """Tokens of the decoder behind the end of a turn, decoded before anybody looked."""
+        """Tokens in the decoder past the end of a turn, decoded before anybody looked."""
         return self._length(row) - row.length
 
     def _free_rows(self) -> int:
@@ -191,10 +191,10 @@ class Scheduler:
                     self._record(row, *taken)
 
     def _advance(self, token_ids: Tensor) -> Tensor | Drawn:
-        """Decodes the last token of every row, and drafts.
+        """Decodes the last token of every row together with its draft, if it has one.
 
         Returns:
-            `Tensor` or [`Drawn`]: The logits behind each token, or what a step that includes drawing drew from them.
+            `Tensor` or [`Drawn`]: The logits after each token, or what a step that includes drawing drew from them.
         """
         if self.drafts is not None:
             rooms = {row.completion: row.room - len(row.tokens) - 1 for row in self.rows}
@@ -205,16 +205,16 @@ class Scheduler:
                 return self.decoder.append([[row.tokens[-1], *row.draft] for row in self.rows])
         return self._step(token_ids) if self.decoder.draws else self.decoder.step(token_ids)
 
-    def _with_first(self, behind: Tensor | Drawn | None, first: Tensor | None) -> Tensor | Drawn | None:
+    def _with_first(self, advanced: Tensor | Drawn | None, first: Tensor | None) -> Tensor | Drawn | None:
         """Adds the first logits of the rows that have joined the batch."""
-        if first is None or behind is None:
-            return behind if first is None else first
-        if isinstance(behind, Drawn):
-            return joined([behind, self._draw_first(first)])
-        return torch.cat([behind, first])
+        if first is None or advanced is None:
+            return advanced if first is None else first
+        if isinstance(advanced, Drawn):
+            return joined([advanced, self._draw_first(first)])
+        return torch.cat([advanced, first])
 
     def _match(self, logits: Tensor) -> Tensor:
-        """Draws behind every token of every draft, and takes what was drawn as long as the draft before it equals it.
+        """Draws after every token of every draft, and takes what was drawn as long as the draft before it equals it.
 
         What is drawn at a position depends on its logits and its noise alone, so these are the tokens that rows draw
         one at a time.
@@ -233,7 +233,7 @@ class Scheduler:
         return on_device([row.tokens[-1] for row in self.rows], logits.device)
 
     def _draw(self, logits: Tensor) -> Drawn:
-        """Draws the next tokens of all rows, and behind every token of a draft."""
+        """Draws the next tokens of all rows, and after every token of a draft."""
         self._place_noise()
         self.steps += 1
         return self.drawer(logits)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Episodes on a decoder, never in lock step: who waits for an answer leaves the batch, and the others go on.
+"""Episodes on a decoder, never in lock step: an episode that waits for an answer leaves the batch, the others go on.
 
-The keys and values of an episode that waits are put aside. Its answer is appended as one run of tokens behind them,
-together with the answers of other episodes, and the episode is back in the batch: no token is computed twice.
+Its keys and values are put aside. Its answer is appended as one run of tokens after them, together with the answers of
+other episodes, and the episode is back in the batch: no token is computed twice.
 """
 
 from collections.abc import Sequence
@@ -131,6 +131,6 @@ class SessionScheduler(Scheduler):
 
 
 def groups_of(sessions: Sequence[Session]) -> tuple[list[list[int]], list[int]]:
-    """Returns the prompts of neighbors with equal prompts, and their numbers."""
+    """Returns the prompts of neighbors with equal prompts, and how many neighbors share each."""
     groups = [(prompt, len(list(members))) for prompt, members in groupby(list(one.prompt_ids) for one in sessions)]
     return [prompt for prompt, _ in groups], [size for _, size in groups]

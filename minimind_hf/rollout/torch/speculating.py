@@ -119,7 +119,7 @@ def append_and_cut(model: nn.Module, autocast_dtype: torch.dtype | None) -> None
 def measure_passes(
     make_decoder: Callable[[Sequence[int], int, int], Decoder], prompt_ids: Sequence[int], sampling: SamplingParams
 ) -> PassCosts:
-    """Measures what passes cost behind a prompt.
+    """Measures what passes cost after a prompt.
 
     Args:
         make_decoder (`Callable`): Makes a decoder for a prompt, at most so many rows, and completions so long.

@@ -2,7 +2,7 @@
 """The audit of episodes: the trainer's log-probabilities of whole episodes against those of the engine.
 
 Ids of turns and answers are joined without being rendered again, so one token too many or too few shifts everything
-behind it. The losses would hide that in a ratio; here it is an error that names the turn.
+after it. The losses would hide that in a ratio; here it is an error that names the turn.
 """
 
 from collections.abc import Sequence

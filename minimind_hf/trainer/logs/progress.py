@@ -137,7 +137,7 @@ class RLProgressCallback(TrainerCallback):
             return said(text, **values)
 
     def _room(self, steps: int) -> int:
-        """Columns for numbers, beside description, bar, steps and times, each with a space behind it."""
+        """Columns for numbers, beside description, bar, steps and times, each followed by a space."""
         is_wide = self._console.width >= WIDE
         others = [len("evaluation"), BAR if is_wide else SHORT_BAR, len(f"{steps}/{steps}"), *[8] * (1 + is_wide)]
         return self._console.width - sum(others) - len(others)
