@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from minimind_hf import MiniMindConfig, MiniMindForCausalLM
+from minimind_hf.language import said
 
 TEMPERATURE = 0.8
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # pad, bos and eos, with MiniMind's ids 0, 1 and 2
@@ -86,6 +87,8 @@ def show_examples(
         knows_enough (`Callable[[int], bool]`): Asked with the number of the step, every `look_every` steps.
         look_every (`int`): Steps between two looks.
     """
+    text = "learning from {count} worked examples first, in at most {steps} steps"
+    print(said(text, count=f"{len(examples):,}", steps=max_steps), flush=True)
     loader = DataLoader(
         examples,
         batch_size=32,

@@ -29,6 +29,9 @@ RUNS = {
     "explained variance of the critic, mean of the last {count} rollouts: {mean:.2f}": (
         "critic 的 explained variance，最后 {count} 次 rollout 的平均值：{mean:.2f}"
     ),
+    "learning from {count} worked examples first, in at most {steps} steps": (
+        "先用 {count} 条样例做监督训练，最多 {steps} 步"
+    ),
     "supervised step {step}: {share:.0%} of sampled answers are right": (
         "监督微调第 {step} 步：采样的回答有 {share:.0%} 是对的"
     ),
