@@ -106,7 +106,7 @@ class Agent:
         return all(self._reward_alone and not kind.has_reward for kind in unsettled)
 
     @property
-    def implemented(self) -> set[str]:
+    def tool_names(self) -> set[str]:
         """Names of all tools."""
         return {name for toolbox in self._toolboxes() for name in toolbox}
 
@@ -198,7 +198,7 @@ class Agent:
 
     def close(self) -> None:
         """Ends the threads of tools."""
-        self._rules.run.close()
+        self._rules.runner.close()
 
     def rewarding(self, episodes: Iterable[Episode]) -> set[str]:
         """Names of the environments that have rewarded a turn, in these episodes or as far as is known."""
@@ -241,7 +241,7 @@ class Agent:
         kind = self._kind_of(row, f"row {example['index']}")
         environment = kind.make() if environment is None else environment
         given = {name: value for name, value in row.items() if not (self._several and name == COLUMN)}
-        said = kind.reset(environment, {**given, "seed": seed}, f"row {example['index']}", self._rules.run)
+        said = kind.reset(environment, {**given, "seed": seed}, f"row {example['index']}", self._rules.runner)
         return Episode(self._with_said(example, said), kind.toolbox, self._rules, kind, environment)
 
     def _with_said(self, example: dict[str, Any], said: str | list[dict] | None) -> dict[str, Any]:

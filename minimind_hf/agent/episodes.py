@@ -34,7 +34,7 @@ class EpisodeRules:
         tokenizer: Of the policy.
         reader ([`TurnReader`]): Reads the calls of a turn.
         template ([`TurnTemplate`]): Writes what stands between two turns.
-        run ([`ToolRunner`]): Calls tools and environments.
+        runner ([`ToolRunner`]): Calls tools and environments.
         max_turns (`int`, *optional*): Turns after which an episode ends.
         max_observation_length (`int`): Tokens after which the answer of a tool is cut.
     """
@@ -42,7 +42,7 @@ class EpisodeRules:
     tokenizer: PreTrainedTokenizerBase
     reader: TurnReader
     template: TurnTemplate
-    run: ToolRunner
+    runner: ToolRunner
     max_turns: int | None
     max_observation_length: int
 
@@ -160,7 +160,7 @@ class Episode:
 
     def _reply(self, turn: Turn, is_last: bool) -> list[dict[str, Any]]:
         where = f"at turn {self.num_turns} of an episode of row {self.prompt['index']}"
-        reply = self._timed(self._kind.respond, self.environment, turn, where, self._rules.run)
+        reply = self._timed(self._kind.respond, self.environment, turn, where, self._rules.runner)
         self._rewards[-1] = reply.reward
         self.is_finished = reply.done
         self.reached_max_turns = is_last and not reply.done
@@ -173,7 +173,7 @@ class Episode:
             return self._failed("arguments" if name in self._toolbox else "unknown", fault)
         function = self._function(name)
         try:
-            return result_text(self._timed(self._rules.run, function, **arguments))
+            return result_text(self._timed(self._rules.runner, function, **arguments))
         except ToolTimeout as error:
             return self._failed("timeout", f"{name}: {error}.")
         except AgentError:

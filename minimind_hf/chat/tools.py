@@ -79,7 +79,7 @@ class ChatTools:
 
     def close(self) -> None:
         """Ends the threads of tools."""
-        self._rules.run.close()
+        self._rules.runner.close()
 
 
 class _WatchedEpisode(Episode):

@@ -84,7 +84,7 @@ def prompts_of(
     Raises:
         ValueError: If a row cannot be rendered, or names a tool or an environment that does not exist.
     """
-    with_tools = {} if agent is None else {"tools": agent.schemas, "implemented": agent.implemented}
+    with_tools = {} if agent is None else {"tools": agent.schemas, "implemented": agent.tool_names}
     if agent is not None:
         rows = agent.with_prompts(rows)
         agent.check_rows(rows)

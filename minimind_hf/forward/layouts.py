@@ -17,9 +17,9 @@ from transformers.utils import logging
 from .introspection import forward_arguments, quantisation, sliding_windows, unwrap, vocabulary_size
 from .last_layer import attach_last_layer, detach_last_layer
 from .logprobs import TokenScores, completion_scores, joined_scores, packed_scores
-from .probes import probe_batches
 from .shared_prompt import ATTENTION_NAME, FLEX_NAME, attach, detach, kernels_for
 from .token_batch import TokenBatch, made_up_batch
+from .trial_batches import probe_batches
 from .varlen import packed_for, takes_varlen
 
 logger = logging.get_logger(__name__)

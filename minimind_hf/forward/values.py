@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .introspection import forward_arguments, quantisation, sliding_windows
-from .probes import probe_batches
 from .shared_prompt import PackedBatch, attach, detach, kernels_for
 from .token_batch import TokenBatch
+from .trial_batches import probe_batches
 from .varlen import packed_for, takes_varlen
 
 # In parts of the distance between the lowest and the highest value.

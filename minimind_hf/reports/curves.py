@@ -58,7 +58,7 @@ def _at(points: Points, steps: Sequence[int]) -> dict[int, float]:
     return found
 
 
-def drawn(runs: Sequence[RunRecord], labels: Sequence[str]) -> dict[str, Any]:
+def chart_data(runs: Sequence[RunRecord], labels: Sequence[str]) -> dict[str, Any]:
     """All charts of one or several runs, for the page's script.
 
     Args:
@@ -98,9 +98,9 @@ def zero_everywhere(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _of_one(run: RunRecord, axes: Mapping[str, Points]) -> Iterator[dict[str, Any]]:
-    nothing = set(zero_everywhere([run]))
+    all_zero = set(zero_everywhere([run]))
     for chart in map(_worded, charts_of(run)):
-        names = [name for name in chart.found_in(run) if name not in nothing]
+        names = [name for name in chart.found_in(run) if name not in all_zero]
         if not names:
             continue
         factors = [run.weights.get(chart.label(name), 0.0) if chart.weighted else 1.0 for name in names]
@@ -119,11 +119,11 @@ def _of_one(run: RunRecord, axes: Mapping[str, Points]) -> Iterator[dict[str, An
 def _of_several(
     runs: Sequence[RunRecord], labels: Sequence[str], axes: Sequence[Mapping[str, Points]]
 ) -> Iterator[dict[str, Any]]:
-    nothing, groups = set(zero_everywhere(runs)), by_settings(runs)
+    all_zero, groups = set(zero_everywhere(runs)), by_settings(runs)
     seen: set[str] = set()
     for chart in _ordered(dict.fromkeys(chart for run in runs for chart in charts_of(run) if not chart.weighted)):
         names = dict.fromkeys(name for run in runs for name in chart.found_in(run))
-        for place, name in enumerate(name for name in names if name not in nothing | seen):
+        for place, name in enumerate(name for name in names if name not in all_zero | seen):
             seen.add(name)
             lines = [each for members in groups for each in _group(members, runs, labels, axes, name, groups)]
             label = chart.label(name)

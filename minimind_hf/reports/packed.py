@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page's scripts need, packed into text that is safe inside any element, and how large a page may become."""
+"""What the page's scripts need, packed into text that is safe inside any element, and how much room its rows have."""
 
 import base64
 import gzip
@@ -9,8 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-LARGEST_PAGE = 2_000_000  # bytes
-ROOM_FOR_ROWS = 700_000  # of them, for completions
+ROOM_FOR_ROWS = 700_000  # bytes of a page, for completions
 ROOM_FOR_TOKENS = 300_000  # for completions token by token
 _ASSETS = files("minimind_hf.reports") / "assets"
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from ..atomic import whole_file
 from ..language import AUTO, language, said, sentences, speaking, texts_of_pages
-from .curves import drawn, zero_everywhere
+from .curves import chart_data, zero_everywhere
 from .histograms import histograms
 from .packed import ROOM_FOR_TOKENS, asset, fitted, packed_json, plotting_library
 from .people import counted, date, date_again, duration, millions
@@ -79,7 +79,7 @@ def write_report(
 def render(*runs: RunRecord, refresh: int | None = None) -> str:
     """The page as text, in the language that is spoken: of one run, or of several that are compared."""
     labels = labels_of(runs)
-    data, rows, alone = drawn(runs, labels), rows_of(runs, labels), len(runs) == 1
+    data, rows, alone = chart_data(runs, labels), rows_of(runs, labels), len(runs) == 1
     data["charts"] += histograms(runs[0]) if alone else []
     return _TEMPLATES.get_template("page.html.jinja").render(
         title=runs[0].name if alone else said("{count} runs compared", count=len(runs)),

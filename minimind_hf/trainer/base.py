@@ -37,6 +37,7 @@ from .distributed.sharding import check_each_node, check_mode, keep_optimizer, w
 from .evaluating import EvaluatingTrainer
 from .experience.agents import all_weights, check_reward_source, make_agent, make_scorer
 from .experience.experience import Experience
+from .experience.forward_proof import ForwardProof
 from .experience.inputs import (
     check_config_class,
     check_objects,
@@ -48,7 +49,6 @@ from .experience.inputs import (
 )
 from .experience.micro_batch import MicroBatch
 from .experience.prompts import make_eval_prompts, make_prompts, with_rows
-from .experience.proving import ForwardProof
 from .experience.rollouts import Rollouts
 from .experience.scoring import check_reward_columns
 from .logs.about import about_run

@@ -20,12 +20,12 @@ from ..rollout.agreement import failing_together
 from .base import RLTrainer
 from .distributed.sharding import whole_weights
 from .experience.experience import Experience, selected
+from .experience.forward_proof import ForwardProof, computing_dtype
 from .experience.inputs import check_config_class
 from .experience.micro_batch import MicroBatch
 from .experience.mismatch import measure_mismatch
 from .experience.off_policy import chosen_off_policy, given_rollout, no_answer, not_drawn
 from .experience.parts import CPU_TOKENS, split_by_tokens
-from .experience.proving import ForwardProof, computing_dtype
 from .metrics import Metrics, token_sum
 from .models.teacher import check_teacher, make_teacher
 from .settings.distill import DistillConfig
@@ -84,10 +84,10 @@ class DistillTrainer(RLTrainer):
             reward_processing_classes,
             callbacks,
             optimizers,
-            peft_config,
-            rollout_engine,
-            tools,
-            environment_factory,
+            peft_config=peft_config,
+            rollout_engine=rollout_engine,
+            tools=tools,
+            environment_factory=environment_factory,
         )
         self._check_off_policy()
         self.teacher.prepare(self.accelerator)

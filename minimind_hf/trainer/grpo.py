@@ -103,11 +103,11 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
             reward_processing_classes,
             callbacks,
             optimizers,
-            peft_config,
-            rollout_engine,
-            tools,
-            environment_factory,
-            rollout_func,
+            peft_config=peft_config,
+            rollout_engine=rollout_engine,
+            tools=tools,
+            environment_factory=environment_factory,
+            rollout_func=rollout_func,
         )
         self._rollouts.eos_token_ids = eos_of(self.args) or self._rollouts.eos_token_ids
         check_head_dtype(self.args, self.policy)
@@ -193,8 +193,8 @@ class GRPOTrainer(ChoosingPrompts, TrlAttributes, RLTrainer):
         counted = super().learns(batch)
         args = self.args
         others = self.kl_weight(args) or self.entropy_control.weight or self.router_loss_coefficient
-        needs_all_tokens = others or args.top_entropy_quantile < 1 or not args.objective.needs_advantage
-        if needs_all_tokens or batch.has_advantage is None:
+        needs_every_completion = others or args.top_entropy_quantile < 1 or not args.objective.needs_advantage
+        if needs_every_completion or batch.has_advantage is None:
             return counted
         return [counts and has_one for counts, has_one in zip(counted, batch.has_advantage, strict=True)]
 

@@ -10,7 +10,7 @@ from .checkpoints.checkpointing import CheckpointingTrainer
 from .distributed.rollout_weights import RolloutWeights
 from .distributed.sharding import shards_weights
 from .experience.experience import Experience, split_experience
-from .experience.proving import ForwardProof, computing_dtype, few_completions, use_plain_modules
+from .experience.forward_proof import ForwardProof, computing_dtype, few_completions, use_plain_modules
 from .models.actor_critic import ActorCritic
 from .models.reference import Reference
 from .settings.base import RLConfig

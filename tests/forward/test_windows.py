@@ -22,8 +22,8 @@ from transformers import (
 from minimind_hf.forward import layouts, values
 from minimind_hf.forward.introspection import sliding_windows
 from minimind_hf.forward.layouts import choose_layout, score_completions
-from minimind_hf.forward.probes import probe_batches
 from minimind_hf.forward.shared_prompt import ATTENTION_NAME, FLEX_NAME, attach, kernels_for
+from minimind_hf.forward.trial_batches import probe_batches
 from minimind_hf.forward.values import choose_values_layout, completion_values
 
 BOTH = ["sliding_attention", "full_attention"]

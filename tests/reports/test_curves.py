@@ -3,7 +3,7 @@
 
 import pytest
 
-from minimind_hf.reports.curves import MOST_POINTS, axes_of, drawn, zero_everywhere
+from minimind_hf.reports.curves import MOST_POINTS, axes_of, chart_data, zero_everywhere
 from minimind_hf.reports.histograms import histogram
 from minimind_hf.reports.record import RunRecord
 
@@ -13,7 +13,7 @@ def log(step: int, **values) -> dict:
 
 
 def charts_of(run: RunRecord) -> dict[str, dict]:
-    return {chart["title"]: chart for chart in drawn([run], ["run"])["charts"]}
+    return {chart["title"]: chart for chart in chart_data([run], ["run"])["charts"]}
 
 
 def test_axes_are_running_totals():
@@ -82,7 +82,7 @@ def test_slow_steps_do_not_flatten_the_others(slow):
 def test_several_runs_have_a_chart_for_each_name_held_out_first():
     history = [log(1, reward=1.0, **{"rewards/a/mean": 1.0, "rewards/b/mean": 2.0, "eval_rewards/a/mean": 0.5})]
     runs = [RunRecord(name, history, settings={"beta": name}) for name in ("one", "two")]
-    charts = drawn(runs, ["one", "two"])["charts"]
+    charts = chart_data(runs, ["one", "two"])["charts"]
     assert [chart["title"] for chart in charts] == ["Held-out prompts: a", "Reward", "Signals: a", "Signals: b"]
     assert all([line["label"] for line in chart["lines"]] == ["one", "two"] for chart in charts)
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 from naming import raises_naming
 
-from minimind_hf.reports.curves import drawn, group_label
+from minimind_hf.reports.curves import chart_data, group_label
 from minimind_hf.reports.record import RunRecord
 from minimind_hf.reports.results import settings_that_differ, table
 from minimind_hf.reports.seeds import by_settings, mean_over_runs, students_t
@@ -74,7 +74,7 @@ def test_what_seeds_are_called_together(names, label):
 
 
 def test_mean_and_interval_over_common_steps_on_every_axis():
-    data = drawn(RUNS, [each.name for each in RUNS])
+    data = chart_data(RUNS, [each.name for each in RUNS])
     [chart] = [chart for chart in data["charts"] if chart["title"] == "Reward"]
     one, two, mean, alone = chart["lines"]
     assert one["faint"] and two["faint"] and mean["mean"] and not alone["faint"]
@@ -89,8 +89,8 @@ def test_mean_and_interval_over_common_steps_on_every_axis():
 
 def test_an_axis_that_a_run_does_not_have_is_not_offered():
     bare = RunRecord("bare", [{"step": 1, "reward": 1.0}])
-    assert list(drawn([RUNS[0], bare], ["a", "bare"])["axes"]) == ["step"]
-    assert list(drawn(RUNS, ["a", "b", "c"])["axes"]) == ["step", "completions", "tokens", "seconds"]
+    assert list(chart_data([RUNS[0], bare], ["a", "bare"])["axes"]) == ["step"]
+    assert list(chart_data(RUNS, ["a", "b", "c"])["axes"]) == ["step", "completions", "tokens", "seconds"]
 
 
 def test_results_and_what_differs():

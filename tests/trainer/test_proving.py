@@ -13,8 +13,8 @@ from minimind_hf.forward.lean import restore_forwards
 from minimind_hf.forward.proof import Finding, compare_scores, tolerance_of
 from minimind_hf.forward.row_layout import Group
 from minimind_hf.forward.token_batch import TokenBatch
-from minimind_hf.trainer.experience import proving
-from minimind_hf.trainer.experience.proving import ForwardProof, few_completions
+from minimind_hf.trainer.experience import forward_proof
+from minimind_hf.trainer.experience.forward_proof import ForwardProof, few_completions
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -23,7 +23,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 def said(monkeypatch) -> list[str]:
     """The lines that proofs log."""
     lines = []
-    monkeypatch.setattr(proving.logger, "warning", lambda line, *values: lines.append(line % values))
+    monkeypatch.setattr(forward_proof.logger, "warning", lambda line, *values: lines.append(line % values))
     return lines
 
 
@@ -208,7 +208,7 @@ def test_in_bfloat16_a_fault_is_more_than_rounding(tmp_path, monkeypatch, said):
 
 
 def test_another_process_may_have_the_fault(monkeypatch, said):
-    monkeypatch.setattr(proving, "gather", lambda own: [own, "logits differ by 3"])
+    monkeypatch.setattr(forward_proof, "gather", lambda own: [own, "logits differ by 3"])
     proof = ForwardProof("first", CUDA)
     assert not proof.holds(make_policy(), "shared_prompt", lambda: Finding(None, "nothing"))
     assert "logits differ by 3" in said[0]

@@ -16,7 +16,12 @@ from tiny import GRPO, make_policy, make_prompts, share_of_a, tiny_trainer
 from minimind_hf import GRPOConfig, Rollout, SamplingParams, TorchEngine
 from minimind_hf.event_loop import Pending
 from minimind_hf.rollout.exported_weights import exported_config, exported_weights, write_weights
-from minimind_hf.trainer.experience.dynamic_sampling import DynamicSampling, _chosen, reserve_numbers, teaching
+from minimind_hf.trainer.experience.dynamic_sampling import (
+    DynamicSampling,
+    _chosen,
+    groups_that_teach,
+    reserve_numbers,
+)
 from minimind_hf.trainer.experience.experience import Experience
 from minimind_hf.trainer.experience.refilling import LOOKS, Refilling
 from minimind_hf.trainer.metrics import Metrics
@@ -82,7 +87,7 @@ def test_the_chosen_groups_are_those_of_all_prompts_drawn_at_once(make, reward, 
     engine.sync_weights(make_policy(), 0)
     everything.rollouts = engine.generate(everything.prompt_ids, 4, sampling)
     trainer.score(everything)
-    useful = teaching(everything)
+    useful = groups_that_teach(everything)
     drawn = next((n for n in range(2, len(order) + 1) if n - useful[:n].count(False) == 2), len(order))
     chosen = _chosen(useful[:drawn], 2)
     assert indices(found) == [order[group] for group in chosen]

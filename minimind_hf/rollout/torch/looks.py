@@ -20,8 +20,8 @@ BLOCK = 8  # tokens between two looks at what a GPU has drawn
 def pace(device: torch.device, drafts: bool) -> dict[str, int]:
     """How often a scheduler looks: on a CPU it costs nothing, and a draft begins where the last token is known."""
     if drafts or device.type == "cpu":
-        return {"sync_every": 1, "blocks_ahead": 0}
-    return {"sync_every": BLOCK, "blocks_ahead": 1 if device.type == "cuda" else 0}
+        return {"block_size": 1, "blocks_ahead": 0}
+    return {"block_size": BLOCK, "blocks_ahead": 1 if device.type == "cuda" else 0}
 
 
 class Look:

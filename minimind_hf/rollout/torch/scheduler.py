@@ -36,7 +36,7 @@ class Scheduler:
         max_batch_rows (`int`): Completions decoded at a time.
         refill ([`Refill`], *optional*): Looks at completions that have ended, and may ask for more prompts, which get
             as many completions as the first.
-        sync_every (`int`): Tokens in a block.
+        block_size (`int`): Tokens in a block.
         blocks_ahead (`int`): Blocks that may be asked for before the host looks at one.
         drafts ([`Drafts`], *optional*): Guesses the tokens that rows draw next, which are then decoded at once. Needs
             a look at every token: blocks of 1, and none ahead.
@@ -50,7 +50,7 @@ class Scheduler:
         sampling: SamplingParams,
         *,
         max_batch_rows: int,
-        sync_every: int = 1,
+        block_size: int = 1,
         blocks_ahead: int = 0,
         weights_version: int = 0,
         refill: Refill | None = None,
@@ -59,7 +59,7 @@ class Scheduler:
         self.decoder = decoder
         self.sampling = sampling
         self.max_batch_rows = max_batch_rows
-        self.sync_every = sync_every
+        self.block_size = block_size
         self.blocks_ahead = blocks_ahead
         self.weights_version = weights_version
         self.drafts = drafts
@@ -71,11 +71,11 @@ class Scheduler:
         self.prompt_ids: list[Sequence[int]] = []
         self.group_of: list[int] = []
         self.ends: list[int] = []  # of each group among the completions
-        self.running: list[int] = []  # completions of each group that have not ended
+        self.unfinished: list[int] = []  # completions of each group that have not ended
         self.rollouts: list[Rollout | None] = []
         self.num_completions = 0
         self.group_size = next(iter(group_sizes), 1)
-        self._ask_for(prompt_ids, group_sizes)
+        self._enqueue(prompt_ids, group_sizes)
         self.rows: list[Row] = []
         self.started = 0  # completions start in order
         self.prefilled = 0  # and so do groups
@@ -104,14 +104,14 @@ class Scheduler:
             self._queue(further)
 
     def _queue(self, further: Sequence[Any]) -> None:
-        self._ask_for(further, [self.group_size] * len(further))
+        self._enqueue(further, [self.group_size] * len(further))
 
-    def _ask_for(self, prompt_ids: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> None:
+    def _enqueue(self, prompt_ids: Sequence[Sequence[int]], group_sizes: Sequence[int]) -> None:
         for size in group_sizes:
             self.group_of += [len(self.ends)] * size
             self.ends.append(len(self.group_of))
         self.prompt_ids += prompt_ids
-        self.running += group_sizes
+        self.unfinished += group_sizes
         self.rollouts += [None] * sum(group_sizes)
         self.num_completions = len(self.group_of)
 
@@ -176,10 +176,10 @@ class Scheduler:
             return self._match(new)
         block = [new if isinstance(new, Drawn) else self._draw(new)]
         left = self.sampling.max_completion_length - max(self._length(row) for row in self.rows)
-        for _ in range(min(self.sync_every - 1, left)):
+        for _ in range(min(self.block_size - 1, left)):
             block.append(self._step(block[-1].token_ids))
         self.looks.append((Look(block), list(self.rows)))
-        self._look(is_last=left < self.sync_every)
+        self._look(is_last=left < self.block_size)
         return block[-1].token_ids
 
     def _look(self, is_last: bool) -> None:
@@ -288,8 +288,8 @@ class Scheduler:
     def _finish(self, completion: int, rollout: Rollout) -> None:
         self.rollouts[completion] = rollout
         group = self.group_of[completion]
-        self.running[group] -= 1
-        if self.running[group] == 0:
+        self.unfinished[group] -= 1
+        if self.unfinished[group] == 0:
             self.done_groups.append(group)
         if self.refill is not None:
             self.refill.finished(completion, rollout)

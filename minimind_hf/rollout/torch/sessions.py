@@ -77,7 +77,7 @@ class SessionScheduler(Scheduler):
     def _queue(self, further: Sequence[Session]) -> None:
         self.sessions += further
         self.transcripts += [Transcript(self.sampling) for _ in further]
-        self._ask_for(*groups_of(further))
+        self._enqueue(*groups_of(further))
 
     def _room(self, completion: int) -> int:
         return self.transcripts[completion].room

@@ -44,7 +44,7 @@ class DynamicSampling:
             draw (`Callable[[Sequence[int], int], Experience]`): Draws and scores prompts, given their numbers, which
                 may be none, and the number of the pass. Every process calls it equally often.
         """
-        drawn, useful = [first], teaching(first)
+        drawn, useful = [first], groups_that_teach(first)
         left = self._max_resampled - (len(useful) - wanted)
         while True:
             numbers = list(islice(reserve, min(wanted - sum(useful), left)))
@@ -52,7 +52,7 @@ class DynamicSampling:
             if not self._any(len(numbers)):
                 break
             drawn.append(draw(numbers, len(drawn)))
-            useful += teaching(drawn[-1])
+            useful += groups_that_teach(drawn[-1])
         whole = joined([each for each in drawn if each.prompts], keeps_notes=True) if len(drawn) > 1 else first
         self._measure(whole, useful, wanted)
         return selected(whole, _chosen(useful, wanted))
@@ -69,7 +69,7 @@ class DynamicSampling:
         metrics.add_values("prompts/reward", whole.rewards)
 
 
-def teaching(experience: Experience) -> list[bool]:
+def groups_that_teach(experience: Experience) -> list[bool]:
     """Whether the rewards of each group differ; with rewards of turns, whether those do."""
     size = experience.num_generations
     if experience.turn_rewards is None:

@@ -95,7 +95,7 @@ def _rendered(
         dataset = agent.with_prompts(dataset)
         if kind is PromptDataset:
             agent.check_rows(dataset)
-        further |= {"tools": agent.schemas, "implemented": agent.implemented}
+        further |= {"tools": agent.schemas, "implemented": agent.tool_names}
     prompts = kind(
         dataset,
         tokenizer,

@@ -17,7 +17,7 @@ import torch
 
 from ...event_loop import Pending
 from ...rollout import Rollout
-from .dynamic_sampling import teaching
+from .dynamic_sampling import groups_that_teach
 from .experience import Experience, joined, selected
 
 # An engine looks at its completions once for each token or few. For so many looks it goes on while rewards that are
@@ -87,7 +87,7 @@ class Refilling:
             judged = self._judged.popleft()
             with self._aside():
                 judged.judging.result()
-            if not any(teaching(judged.group)):
+            if not any(groups_that_teach(judged.group)):
                 asked += self._next()
         return asked
 

@@ -151,9 +151,9 @@ def test_an_episode_of_one_turn_is_a_completion(path):
     ]
 
 
-@pytest.mark.parametrize("sync_every", [2, 5])
+@pytest.mark.parametrize("block_size", [2, 5])
 @pytest.mark.parametrize("path", PATHS)
-def test_looking_seldom_changes_no_episode(path, sync_every, monkeypatch):
+def test_looking_seldom_changes_no_episode(path, block_size, monkeypatch):
     model, prompts = make_policy(scale=2.0), random_ids(4)
     engine = engine_for(model, path=path, max_batch_rows=6)
     often = engine.converse(sessions_for(prompts, 3), sampling())
@@ -161,7 +161,7 @@ def test_looking_seldom_changes_no_episode(path, sync_every, monkeypatch):
     monkeypatch.setattr(
         torch_engine,
         "SessionScheduler",
-        lambda *args, **options: original(*args, **options | {"sync_every": sync_every}),
+        lambda *args, **options: original(*args, **options | {"block_size": block_size}),
     )
     seldom = sessions_for(prompts, 3)
     rollouts = engine.converse(seldom, sampling())

@@ -40,7 +40,7 @@ def small_buckets(monkeypatch):
 
 def as_on_a_device(monkeypatch):
     """Blocks of tokens, which nobody looks at before the next is asked for."""
-    monkeypatch.setattr(torch_engine, "pace", lambda device, drafts: {"sync_every": 3, "blocks_ahead": 1})
+    monkeypatch.setattr(torch_engine, "pace", lambda device, drafts: {"block_size": 3, "blocks_ahead": 1})
     monkeypatch.setattr(Look, "is_there", lambda self: False)
 
 

@@ -77,7 +77,7 @@ def decoded(decoder, logits, params) -> list[torch.Tensor]:
 def test_a_rollout_waits_only_where_it_looks(path, changes, monkeypatch):
     for module in (truncated, fast_weights):
         monkeypatch.setattr(module, "_looks_are_free", lambda tensor: False)
-    monkeypatch.setattr(torch_engine, "pace", lambda device, drafts: {"sync_every": 3, "blocks_ahead": 1})
+    monkeypatch.setattr(torch_engine, "pace", lambda device, drafts: {"block_size": 3, "blocks_ahead": 1})
     monkeypatch.setattr(Look, "is_there", lambda self: False)
     model, params = POLICIES["minimind"](), sampling(max_completion_length=20, eos_token_ids=range(3, 30), **changes)
     engine = engine_for(model, path=path, max_batch_rows=6)

@@ -103,11 +103,11 @@ class OverrunDecoder(CountingDecoder):
         return self._logits(self.rows)
 
 
-@pytest.mark.parametrize("sync_every", [2, 3, 8])
+@pytest.mark.parametrize("block_size", [2, 3, 8])
 @pytest.mark.parametrize("longest", [40, 7])
-def test_looking_seldom_changes_no_completion(sync_every, longest):
+def test_looking_seldom_changes_no_completion(block_size, longest):
     often = run(OverrunDecoder(), STARTS, 2, longest, max_batch_rows=4)
-    seldom = run(OverrunDecoder(), STARTS, 2, longest, max_batch_rows=4, sync_every=sync_every)
+    seldom = run(OverrunDecoder(), STARTS, 2, longest, max_batch_rows=4, block_size=block_size)
     assert seldom == often
 
 
@@ -152,15 +152,15 @@ class DrawingDecoder(OverrunDecoder):
 
 @pytest.mark.parametrize("make", [OverrunDecoder, DrawingDecoder])
 @pytest.mark.parametrize("blocks_ahead", [0, 1, 2, 5])
-@pytest.mark.parametrize("sync_every", [1, 3])
+@pytest.mark.parametrize("block_size", [1, 3])
 @pytest.mark.parametrize("longest", [40, 7])
 @pytest.mark.parametrize("can_refill", [True, False])
-def test_looking_late_changes_no_completion(can_refill, longest, sync_every, blocks_ahead, make, monkeypatch):
+def test_looking_late_changes_no_completion(can_refill, longest, block_size, blocks_ahead, make, monkeypatch):
     request = {"starts": STARTS[:4], "num_generations": 2, "longest": longest, "max_batch_rows": 4}
     often = run(OverrunDecoder(can_refill), **request, refill=Growing(FURTHER))
     monkeypatch.setattr(Look, "is_there", lambda self: False)  # it never is before somebody waits for it
     refill = Growing(FURTHER)
-    paces = {"sync_every": sync_every, "blocks_ahead": blocks_ahead}
+    paces = {"block_size": block_size, "blocks_ahead": blocks_ahead}
     assert run(make(can_refill), **request, refill=refill, **paces) == often
     assert [refill.told[number] for number in range(len(often))] == often
 
@@ -171,6 +171,6 @@ def test_a_block_is_asked_for_before_the_last_one_is_looked_at(monkeypatch):
     monkeypatch.setattr(decoder, "step", lambda ids: events.append("step") or step(ids))
     monkeypatch.setattr(Look, "take", lambda self: events.append("look") or take(self))
     monkeypatch.setattr(Look, "is_there", lambda self: False)
-    run(decoder, [40], sync_every=4, blocks_ahead=1)
+    run(decoder, [40], block_size=4, blocks_ahead=1)
     assert events[:9] == ["step"] * 7 + ["look"] + ["step"]
     assert "".join(event[0] for event in events).count("sssslssssl") >= 1

@@ -168,10 +168,10 @@ def assert_scored_as_drawn(model, prompts, rollouts):
         torch.testing.assert_close(row[: len(own)], own, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("sync_every", [1, 4])
+@pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("settings", TRUNCATED[1:4], ids=str)
-def test_log_probabilities_are_those_over_the_sets(settings, path, sync_every, monkeypatch):
+def test_log_probabilities_are_those_over_the_sets(settings, path, block_size, monkeypatch):
     monkeypatch.setattr(truncated, "_FIRST_LOOK", 16)
     model, prompts = make_policy(), random_ids(4)
     with torch.no_grad():
@@ -181,7 +181,7 @@ def test_log_probabilities_are_those_over_the_sets(settings, path, sync_every, m
     original = engine._run
 
     def run(prompt_ids, sampling, make, **sizes):
-        return original(prompt_ids, sampling, lambda d, **o: make(d, **o | {"sync_every": sync_every}), **sizes)
+        return original(prompt_ids, sampling, lambda d, **o: make(d, **o | {"block_size": block_size}), **sizes)
 
     monkeypatch.setattr(engine, "_run", run)
     rollouts = engine.generate(prompts, 3, sampling)

@@ -15,8 +15,8 @@ from transformers import (
 
 from minimind_hf.forward import shared_prompt
 from minimind_hf.forward.layouts import choose_layout
-from minimind_hf.forward.probes import probe_batches
 from minimind_hf.forward.row_layout import Group
+from minimind_hf.forward.trial_batches import probe_batches
 from minimind_hf.forward.values import choose_values_layout, completion_values
 
 SHAPE = {
