@@ -34,6 +34,7 @@ CHOSEN = {  # which completions are kept token by token, by the number that they
     "update over them saw them.",
     "": "Completions of some rollouts, as the last pass of the update over them saw them.",
 }
+_SCRIPTS = ("unpack.js", "stacking.js", "charts.js", "rows.js", "tokens.js")
 _TAGS = {"en": "en", "zh": "zh-CN"}  # for browsers, which choose the font of Chinese letters by it
 
 _TEMPLATES = Environment(
@@ -107,7 +108,7 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         sentences=sentences,
         language=_TAGS[language()],
         texts=texts_of_pages(),
-        scripts=Markup("\n".join(asset(name) for name in ("unpack.js", "charts.js", "rows.js", "tokens.js"))),
+        scripts=Markup("\n".join(map(asset, _SCRIPTS))),
     )
 
 

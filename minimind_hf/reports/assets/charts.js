@@ -142,19 +142,20 @@ function charts(data) {
   function stack(chart) {
     const plot = frame(chart, {});
     const renderers = [];
-    const above = new Map(), below = new Map(); // how high the stack is at each place, and how low
-    for (const line of chart.lines) {
-      if (!isShown(chart, line)) continue;
-      const x = xOf(line);
-      const low = x.map((at, place) => (line.y[place] < 0 ? below : above).get(at) ?? 0);
-      const high = low.map((value, place) => value + line.y[place]);
-      x.forEach((at, place) => (line.y[place] < 0 ? below : above).set(at, high[place]));
-      const data = source(line, x, line.y, low, high);
-      const field = (name) => ({ field: name });
-      const look = { source: data, fill_color: colourOf(line.colour), fill_alpha: 0.6 };
-      if (x.length === 1) plot.vbar(field("x"), 1, field("high"), field("low"), { ...look, line_color: null });
-      else plot.varea(field("x"), field("low"), field("high"), look);
-      renderers.push(plot.line(field("x"), field("high"), { source: data, line_color: colourOf(line.colour) }));
+    const shown = chart.lines.filter((line) => isShown(chart, line));
+    const parts = stacked(shown.map((line) => ({ x: xOf(line), y: line.y })));
+    for (const [place, line] of shown.entries()) {
+      const x = xOf(line), { above, below } = parts[place];
+      const look = { fill_color: colourOf(line.colour), fill_alpha: 0.7 };
+      for (const { start, end, isEmpty } of [above, below]) {
+        if (isEmpty) continue;
+        if (x.length === 1) plot.vbar(x, 1, end, start, { ...look, line_color: null });
+        else plot.varea(x, start, end, look);
+      }
+      const edge = line.y.map((value, at) => (value < 0 ? below : above).end[at]);
+      const data = source(line, x, line.y, edge, edge);
+      const field = (name) => ({ field: name }); // an outline would jump with the sign: this one only tells values
+      renderers.push(plot.line(field("x"), field("high"), { source: data, line_alpha: 0 }));
     }
     if (chart.top) plot.y_range = new Bokeh.Range1d({ start: 0, end: chart.top });
     if (renderers.length) plot.add_tools(hover(renderers, chart));
