@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`minimind-hf eval`: evaluates one or more models on held-out prompts, or in episodes."""
 
+import argparse
 import json
 import tempfile
 from collections.abc import Sequence
@@ -89,29 +90,10 @@ class EvalFlags:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = make_parser(
-        "eval",
-        "Lets models answer prompts, or play episodes with tools and environments, and rates the answers with "
-        "rewards. Pass the model before and after training to measure the gain: the difference is taken prompt by "
-        "prompt. The last line is one JSON object.",
-        EvalFlags,
-        EvalSettings,
-        EpisodeSettings,
-        ModelFlags,
-    )
-    parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="model folders or Hub names; the others are compared with the first"
-    )
-    parser.set_defaults(thinking_ratio=None)
-    options = parser.parse_args(arguments)
+    options = _parsed(arguments)
     flags, of_models, episodes = (taken(each, options) for each in (EvalFlags, ModelFlags, EpisodeSettings))
     models = options.models
-    if len(set(models)) < len(models):
-        raise ValueError(f"A model is named twice: {models}. Name each model once.")
-    disable_progress_bar()
-    for path in models:
-        check_loadable(path)
-    usable_device(of_models.device)
+    _check_models(models, of_models)
     if options.thinking_ratio is None:
         options.thinking_ratio = thinking_ratio_of(models)
     settings = taken(EvalSettings, options)
@@ -133,20 +115,36 @@ def main(arguments: Sequence[str]) -> int:
         for agent in filter(None, agents):
             agent.close()
         if answers:
-            what = "" if agents[0] is None else " episodes"
-            console = Console()
-            console.print(as_table(answers, f"{len(rows)} prompts x {settings.samples}{what}"))
-            for one in answers[1:]:
-                if (changes := changes_table(answers[0], one, flags.changed)) is not None:
-                    console.print(changes)
-            result = {"dataset": flags.dataset_name, "prompts": len(rows), "settings": vars(settings)}
-            if agents[0] is not None:
-                result |= {"tools": flags.tools, "environment": flags.environment, "episodes": vars(episodes)}
-            result["results"] = summary(answers)
-            if flags.output:
-                _write(flags.output, result, answers)
-            print(json.dumps(result, ensure_ascii=False))
+            played = None if agents[0] is None else episodes
+            _report(answers, flags, settings, played, len(rows))
     return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser(
+        "eval",
+        "Lets models answer prompts, or play episodes with tools and environments, and rates the answers with "
+        "rewards. Pass the model before and after training to measure the gain: the difference is taken prompt by "
+        "prompt. The last line is one JSON object.",
+        EvalFlags,
+        EvalSettings,
+        EpisodeSettings,
+        ModelFlags,
+    )
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="model folders or Hub names; the others are compared with the first"
+    )
+    parser.set_defaults(thinking_ratio=None)
+    return parser.parse_args(arguments)
+
+
+def _check_models(models: Sequence[str], of_models: ModelFlags) -> None:
+    if len(set(models)) < len(models):
+        raise ValueError(f"A model is named twice: {models}. Name each model once.")
+    disable_progress_bar()
+    for path in models:
+        check_loadable(path)
+    usable_device(of_models.device)
 
 
 def _agents(
@@ -227,6 +225,25 @@ def _answer(
             progress.advance(bar, count)
 
         return answer_prompts(name, model, tokenizer, rows, scorer, settings, advance, agent, episodes)
+
+
+def _report(
+    answers: list[Answers], flags: EvalFlags, settings: EvalSettings, episodes: EpisodeSettings | None, num_rows: int
+) -> None:
+    """Prints the tables and, as the last line, the results; `episodes` is unset if none were played."""
+    what = "" if episodes is None else " episodes"
+    console = Console()
+    console.print(as_table(answers, f"{num_rows} prompts x {settings.samples}{what}"))
+    for one in answers[1:]:
+        if (changes := changes_table(answers[0], one, flags.changed)) is not None:
+            console.print(changes)
+    result = {"dataset": flags.dataset_name, "prompts": num_rows, "settings": vars(settings)}
+    if episodes is not None:
+        result |= {"tools": flags.tools, "environment": flags.environment, "episodes": vars(episodes)}
+    result["results"] = summary(answers)
+    if flags.output:
+        _write(flags.output, result, answers)
+    print(json.dumps(result, ensure_ascii=False))
 
 
 def _write(folder: Path, result: dict[str, Any], answers: list[Answers]) -> None:

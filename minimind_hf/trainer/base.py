@@ -25,15 +25,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
-from ..data import check_tokenizer
-from ..data.tokenizers import say_turn_end
 from ..forward.generation_settings import make_generation_config_savable
-from ..forward.introspection import context_length, eos_token_ids, vocabulary_size
 from ..language import Text
 from ..rollout import RolloutEngine, ServerGoneError
 from .checkpoints.card import described_run
 from .distributed.rollout_weights import RolloutWeights
-from .distributed.sharding import check_each_node, check_mode, keep_optimizer, whole_weights
+from .distributed.sharding import check_each_node, check_mode, keep_optimizer
 from .evaluating import EvaluatingTrainer
 from .experience.agents import all_weights, check_reward_source, make_agent, make_scorer
 from .experience.experience import Experience
@@ -48,8 +45,8 @@ from .experience.inputs import (
     prompt_numbers,
 )
 from .experience.micro_batch import MicroBatch
-from .experience.prompts import make_eval_prompts, make_prompts, with_rows
-from .experience.rollouts import Rollouts
+from .experience.prompts import prompts_of_run
+from .experience.rollouts import rollouts_for
 from .experience.scoring import check_reward_columns
 from .logs.about import about_run
 from .logs.health import HealthCallback, stop_for_engine
@@ -127,55 +124,52 @@ class RLTrainer(Probing, EvaluatingTrainer):
         # Cheap checks first: everything that can be refused is refused before weights are loaded.
         tokenizer = self.processing_class = processing_class or load_tokenizer(model, args)
         self.agent = make_agent(args, tools, environment_factory, rollout_func, tokenizer)
-        train_prompts = make_prompts(with_rows(train_dataset, args, self.agent), tokenizer, args, self.agent)
-        eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args, self.agent)
-        check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
-        self._train_sampler = make_sampler(train_prompts, args)
+        prompts = prompts_of_run(train_dataset, eval_dataset, tokenizer, args, self.agent)
+        self._train_sampler = make_sampler(prompts["train_dataset"], args)
         engine = make_engine(args, rollout_engine)
         optional = not self.needs_rewards
         self.scorer = make_scorer(reward_funcs, reward_processing_classes, args, self.agent, may_be_empty=optional)
         if rollout_func is None:  # a rollout_func may add columns
-            check_reward_columns(self.scorer, train_prompts, eval_prompts)
+            check_reward_columns(self.scorer, *prompts.values())
 
         set_seed(args.seed)  # adapters are initialized at random
         policy = load_policy(model, args, peft_config)
         check_fits(policy, tokenizer, args)
-        ends = eos_token_ids(policy, tokenizer)
-        say_turn_end(tokenizer, ends, train_prompts is not None and train_prompts.conversational)
-        context = context_length(policy)
         self.rollout_func = rollout_func
         function = None if rollout_func is None else lambda prompts: rollout_func(prompts, self)
-        self._rollouts = Rollouts(engine, args, vocabulary_size(policy), ends, context, self.agent, function)
+        self._rollouts = rollouts_for(policy, tokenizer, engine, args, prompts, self.agent, function)
         self._audit_is_due = True
-        with whole_weights(policy):
-            self._rollouts.check_ready(policy)
-        self._rollouts.check_prompts(train_dataset=train_prompts, eval_dataset=eval_prompts)
-        self.router_loss_coefficient = router_loss_coefficient(policy, args)
-        self.layout = fast_layout(policy, args, self.router_loss_coefficient > 0)
-        is_penalised = self.kl_weight(args) > 0
-        self.reference = Reference(policy, fresh_adapters=peft_config is not None) if is_penalised else None
+        self._prepare_forward(policy, args, fresh_adapters=peft_config is not None)
 
         super().__init__(
             model=self.trained_model(policy, args),
             args=args,
             data_collator=list,
-            train_dataset=train_prompts,
-            eval_dataset=eval_prompts,
             processing_class=tokenizer,
             callbacks=callbacks,
             optimizers=optimizers,
+            **prompts,
         )
         make_generation_config_savable(self.policy, tokenizer)  # after the critic has copied the policy's config
-        check_mode(self.accelerator)
-        check_each_node(args, self.accelerator)
-        self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
-        self._forward_proof = ForwardProof(args.verify_fast_paths, self.accelerator.device)
-        if self.reference is not None:
-            self.reference.prepare(self.accelerator)
-        self.scorer.to(self.accelerator.device)
+        self._prepare_devices()
         self.metrics = Metrics()
         self._add_callbacks()
         self.prepare_probes()
+
+    def _prepare_forward(self, policy: PreTrainedModel, args: RLConfig, fresh_adapters: bool) -> None:
+        """Chooses how the policy is computed, and keeps a reference where there is a KL penalty."""
+        self.router_loss_coefficient = router_loss_coefficient(policy, args)
+        self.layout = fast_layout(policy, args, self.router_loss_coefficient > 0)
+        self.reference = Reference(policy, fresh_adapters=fresh_adapters) if self.kl_weight(args) > 0 else None
+
+    def _prepare_devices(self) -> None:
+        check_mode(self.accelerator)
+        check_each_node(self.args, self.accelerator)
+        self._rollout_weights = RolloutWeights(self.policy, self.accelerator)
+        self._forward_proof = ForwardProof(self.args.verify_fast_paths, self.accelerator.device)
+        if self.reference is not None:
+            self.reference.prepare(self.accelerator)
+        self.scorer.to(self.accelerator.device)
 
     def _default_args(self, model: str | PreTrainedModel) -> RLConfig:
         return self.config_class(output_dir=default_output_dir(model, type(self).__name__))

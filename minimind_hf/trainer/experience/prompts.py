@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ...agent import Agent
-from ...data import PromptDataset
+from ...data import PromptDataset, check_tokenizer
 from ...data.files import is_stream
 from ...data.prompts import say_how_many_think
 from ...data.streams import PromptStream, read_whole
@@ -15,6 +15,20 @@ from ...data.tokenizers import say_plain_prompts
 from ..settings.base import RLConfig
 
 logger = logging.get_logger(__name__)
+
+
+def prompts_of_run(
+    train_dataset: Any, eval_dataset: Any, tokenizer: PreTrainedTokenizerBase, args: RLConfig, agent: Agent | None
+) -> dict[str, Any]:
+    """The prompts of training and evaluation, by the names of the trainer's arguments.
+
+    Raises:
+        ValueError: If data, tokenizer and settings do not fit together.
+    """
+    train_prompts = make_prompts(with_rows(train_dataset, args, agent), tokenizer, args, agent)
+    eval_prompts = make_eval_prompts(eval_dataset, tokenizer, args, agent)
+    check_tokenizer(tokenizer, train_prompts.conversational if train_prompts else False)
+    return {"train_dataset": train_prompts, "eval_dataset": eval_prompts}
 
 
 def with_rows(dataset: Any, args: RLConfig, agent: Agent | None) -> Any:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...agent import Agent, Episode
 from ...data import PromptDataset
+from ...data.tokenizers import say_turn_end
+from ...forward.introspection import context_length, eos_token_ids, vocabulary_size
 from ...rollout import (
     Rollout,
     RolloutEngine,
@@ -21,10 +23,34 @@ from ...rollout import (
     takes_refill,
 )
 from ...rollout.agreement import failing_together
+from ..distributed.sharding import whole_weights
 from ..models.weights import check_finite
 from ..settings.base import RLConfig
 from .experience import Experience
 from .rollout_function import RolloutFunction, call_rollout_function
+
+
+def rollouts_for(
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    engine: RolloutEngine,
+    args: RLConfig,
+    prompts: dict[str, Any],
+    agent: Agent | None = None,
+    function: RolloutFunction | None = None,
+) -> "Rollouts":
+    """Makes [`Rollouts`] of a policy, once the engine can work with it and its context has room for the prompts.
+
+    Args:
+        prompts (`dict`): Those of training and evaluation, by the names of the trainer's arguments.
+    """
+    ends, trained_on = eos_token_ids(policy, tokenizer), prompts["train_dataset"]
+    say_turn_end(tokenizer, ends, trained_on is not None and trained_on.conversational)
+    rollouts = Rollouts(engine, args, vocabulary_size(policy), ends, context_length(policy), agent, function)
+    with whole_weights(policy):
+        rollouts.check_ready(policy)
+    rollouts.check_prompts(**prompts)
+    return rollouts
 
 
 class Rollouts:
