@@ -27,6 +27,7 @@ from .rows import as_text, rows_of
 from .samples import early_and_late
 
 REPORT_FILE = "report.html"
+LOGS_OF_FIRST_CHECKS = 5  # how many steps must be logged before the first health checks can find anything
 CHOSEN = {  # which completions are kept token by token, by the number that they are chosen by
     "advantage": "Completions of some rollouts with the lowest and the highest advantages, as the last pass of the "
     "update over them saw them.",
@@ -91,6 +92,7 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         results=None if alone else table(runs, labels),
         different=None if alone else _different(runs, labels),
         health=_health(runs, labels),
+        unchecked=_unchecked(runs, labels),
         charts=list(enumerate(data["charts"])),
         axes=data["axes"],
         zero=zero_everywhere(runs),
@@ -161,6 +163,18 @@ def _health(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[list[str]]
         for run, first in zip(runs, own, strict=True)
         for row in run.health
     ]
+
+
+def _unchecked(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[str]:
+    """A sentence for each run that is too short for its health checks."""
+    text = "Only {steps} logged: most checks have no data yet (the first need {needed})."
+    found = []
+    for run, label in zip(runs, labels, strict=True):
+        count = len(run.series("loss"))
+        if count < LOGS_OF_FIRST_CHECKS:
+            sentence = said(text, steps=counted(count, "optimizer step"), needed=LOGS_OF_FIRST_CHECKS)
+            found.append(sentence if len(runs) == 1 else label + said(": ") + sentence)
+    return found
 
 
 def _message(row: dict[str, Any]) -> str:

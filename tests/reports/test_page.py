@@ -15,8 +15,9 @@ from launching import Running
 from naming import assert_names, raises_naming
 
 from minimind_hf.cli import main
+from minimind_hf.health.checks import LIMITS
 from minimind_hf.reports.charts import charts_of
-from minimind_hf.reports.page import render, write_report
+from minimind_hf.reports.page import LOGS_OF_FIRST_CHECKS, render, write_report
 from minimind_hf.reports.record import RunRecord, read_lines, read_run, write_lines
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -142,6 +143,16 @@ def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
     assert "<script>" not in page and "&lt;script&gt;alert(1)&lt;/script&gt; $title ${cards}" in page
     assert "<td>kl_grows</td><td>KL &lt;b&gt;1.5&lt;/b&gt;: raise beta</td>" in page
     assert "The health checks found nothing" not in page
+
+
+def test_a_short_run_is_not_called_healthy():
+    short, long = (RunRecord("run", [log(step, loss=0.1) for step in range(1, count + 1)]) for count in (2, 5))
+    needed = f"(the first need {LOGS_OF_FIRST_CHECKS})"
+    assert min(LIMITS.few, LIMITS.reward_is_constant_over) == LOGS_OF_FIRST_CHECKS
+    page = render(short)
+    assert f"Only 2 optimizer steps logged: most checks have no data yet {needed}." in page
+    assert 'class="good"' not in page and 'class="good"' in render(long) and needed not in render(long)
+    assert '<p class="muted">run (1): Only 2 optimizer steps' in render(short, long)
 
 
 def test_every_logged_number_is_drawn_or_known_to_be_left_out(run_dir):

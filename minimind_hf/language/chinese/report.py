@@ -69,6 +69,9 @@ PAGE = {
     # health
     "Health": "健康检查",
     "The health checks found nothing.": "健康检查没有发现问题。",
+    "Only {steps} logged: most checks have no data yet (the first need {needed}).": (
+        "只记录了 {steps}：多数检查还没有数据（最早的需要 {needed} 步）。"
+    ),
     "step": "步",
     "rule": "规则",
     "what is wrong, and what to try": "哪里不对，可以尝试什么",
