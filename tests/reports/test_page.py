@@ -233,6 +233,7 @@ def test_several_runs_are_compared_on_one_page(run_dir, tmp_path, capsys, monkey
     assert capsys.readouterr().out == "wrote comparison.html\n"
     page = (tmp_path / "comparison.html").read_text()
     assert "<title>2 runs compared</title>" in page and "<td>beta</td>" in page and "<td>0.5</td>" in page
+    assert '<td data-head="reward at the end">' in page  # on narrow screens the head of the table is hidden
     tags = Tags()
     tags.feed(page)
     assert tags.open == [] and tags.outside == []
