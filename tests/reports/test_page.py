@@ -145,6 +145,12 @@ def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
     assert "The health checks found nothing" not in page
 
 
+def test_controls_of_the_curves_stay_in_view_in_their_section_alone():
+    page = render(RunRecord("run", [log(1, reward=1.0)], health=[{"step": 1, "rule": "r", "message": "m"}]))
+    section = re.search(r"<section>\s*<h2>Curves</h2>(.*?)</section>", page, re.DOTALL).group(1)
+    assert 'class="controls"' in section and "data-chart=" in section and "<h2>" not in section
+
+
 def test_a_short_run_is_not_called_healthy():
     short, long = (RunRecord("run", [log(step, loss=0.1) for step in range(1, count + 1)]) for count in (2, 5))
     needed = f"(the first need {LOGS_OF_FIRST_CHECKS})"
