@@ -13,10 +13,16 @@ from .rows import as_text, reward_of
 
 
 def early_and_late(run: RunRecord) -> dict[str, Any]:
-    """The samples of a run for the page: `pairs`, `episodes` (whether there are any), `early_step`, `late_step`."""
+    """The samples of a run for the page.
+
+    Returns:
+        `dict`: `pairs`, `different_prompts` (whether those of a pair are), `episodes` (whether there are any),
+        `early_step`, `late_step`.
+    """
     early, late = ([_sample(row) for row in _shown(rows)] for rows in (run.early, run.late))
     return {
         "pairs": list(zip_longest(early, late)),
+        "different_prompts": any(one["prompt"] != other["prompt"] for one, other in zip(early, late, strict=False)),
         "episodes": any(map(is_episode, [*run.early, *run.late])),
         "early_step": _step(run.early),
         "late_step": _step(run.late),

@@ -151,6 +151,13 @@ def test_controls_of_the_curves_stay_in_view_in_their_section_alone():
     assert 'class="controls"' in section and "data-chart=" in section and "<h2>" not in section
 
 
+@pytest.mark.parametrize(("late", "different"), [("one", False), ("another", True), (None, False)])
+def test_that_answers_side_by_side_have_different_prompts_is_said(late, different):
+    rows = [[{"prompt": prompt, "completion": "x"}] if prompt else [] for prompt in ("one", late)]
+    page = render(RunRecord("run", [log(1, reward=1.0)], early=rows[0], late=rows[1]))
+    assert ("The two columns have different prompts" in page) == different
+
+
 def test_a_short_run_is_not_called_healthy():
     short, long = (RunRecord("run", [log(step, loss=0.1) for step in range(1, count + 1)]) for count in (2, 5))
     needed = f"(the first need {LOGS_OF_FIRST_CHECKS})"

@@ -107,6 +107,9 @@ PAGE = {
     "is not: prompts, answers of tools and environments, and what the chat template writes around them.": (
         "不参与：prompt、工具和环境的返回，以及 chat template 在它们前后加的内容。"
     ),
+    "The two columns have different prompts: those of the first and of the last rollout.": (
+        "左右两列的 prompt 不同：分别来自第一次和最后一次 rollout。"
+    ),
     "Early, step {step}": "最初，第 {step} 步",
     "Late, step {step}": "最后，第 {step} 步",
     "No completions were kept: the folder contains no samples/*.jsonl.": (
