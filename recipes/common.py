@@ -33,9 +33,11 @@ from minimind_hf.reports.record import STATE_FILE
 from minimind_hf.trainer.base import RLTrainer
 from minimind_hf.trainer.checkpoints.card import model_card
 from minimind_hf.trainer.logs.closing import closing_lines
+from minimind_hf.trainer.settings.given import note_made
 
 Measure = Callable[[str | Path, Any], dict[str, float]]
 
+_LOADING = {"model_init_kwargs", "model_revision", "dtype", "attn_implementation", "load_in_8bit", "load_in_4bit"}
 START_FOLDER = "supervised"  # in the output folder: the model that the embedded task starts from
 
 
@@ -161,6 +163,8 @@ def prepare_task(
         return _embedded_task(script, args, rewards)
     _check_given(script, model, rewards or not needs_rewards, environment)
     args.model_init_kwargs = model_init_kwargs(model) | (args.model_init_kwargs or {})
+    if not _LOADING & set(args.passed):
+        note_made(args, "model_init_kwargs")
     return Task(
         model=model.model_name_or_path,
         reward_funcs=rewards,

@@ -24,7 +24,7 @@ def diagnose(folder: str | Path) -> dict[str, Any]:
         folder (`str` or `Path`): The output_dir of the run.
 
     Returns:
-        `dict`: `folder`, `algorithm`, `settings` (those that are not at their defaults), `last_step`, `checkpoints`,
+        `dict`: `folder`, `algorithm`, `settings` (those that the user gave), `last_step`, `checkpoints`,
         `health` (the last messages), `error` (that ended the run; `None`: it ended well, or is running) and
         `unreadable` (files that are broken, with why).
 

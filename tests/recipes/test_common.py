@@ -8,6 +8,7 @@ from naming import raises_naming
 from trl import ModelConfig
 
 from minimind_hf import GRPOConfig
+from minimind_hf.trainer.settings.given import given_settings
 
 DEFAULTS = {"output_dir": "outputs/embedded", "max_steps": 7, "num_generations": 4, "report_to": "none"}
 
@@ -272,6 +273,16 @@ def test_the_embedded_task_keeps_its_own_defaults():
 def test_what_a_command_line_passed_is_what_was_given():
     _, args, _ = parse("--scale_rewards", "group", "--use_cpu")
     assert set(args.passed) == {"scale_rewards", "use_cpu"}
+
+
+@pytest.mark.parametrize(("flags", "shown"), [((), set()), (("--dtype", "bfloat16"), {"model_init_kwargs"})])
+def test_what_a_command_line_did_not_give_is_not_shown_as_given(tmp_path, monkeypatch, flags, shown):
+    monkeypatch.setattr(common, "load_prompts", lambda source, **options: source)
+    needed = ("--model_name_or_path", "folder", "--dataset_name", "data", "--reward_funcs", "length")
+    script, args, model = parse(*needed, "--output_dir", str(tmp_path), *flags)
+    prepare_task(script, args, model)
+    assert args.model_init_kwargs  # made of the model's flags, or of their defaults
+    assert set(given_settings(args)) == {"use_cpu", "output_dir", *shown}
 
 
 def test_rewards_of_the_first_and_the_last_tenth():

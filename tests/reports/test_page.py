@@ -131,6 +131,12 @@ def test_name_command_and_given_settings_are_shown(make_trainer, tmp_path, monke
     assert len(unpacked(page, "row-data")) == 8 and "All 8 completions that were logged" in page
 
 
+def test_a_command_of_this_package_is_shown_as_it_was_typed(make_trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["minimind-hf grpo", "--config", "my own.yaml"])
+    make_trainer(max_steps=1).train()
+    assert read_run(tmp_path / "run").about["command"] == "minimind-hf grpo --config 'my own.yaml'"
+
+
 def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
     (run_dir / "health.jsonl").write_text(
         json.dumps({"step": 2, "rule": "kl_grows", "message": "KL <b>1.5</b>: raise beta"}) + "\n"

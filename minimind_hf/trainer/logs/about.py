@@ -21,6 +21,7 @@ from ...reports.diagnosis import HIDDEN, without_secrets
 from ...reports.people import counted
 
 _LIBRARIES = ("minimind-hf", "torch", "transformers", "trl", "accelerate", "peft", "datasets", "deepspeed")
+_COMMAND = "minimind-hf "  # as the recipes are called that this package's own command runs, with their names
 _SECRET_FLAG = re.compile(r"(?i)(--[\w-]*(?:token|key|secret|password|credential)s?)(?:=(.*))?")
 
 
@@ -53,8 +54,10 @@ def _date(now: datetime) -> str:
 
 def command_line(arguments: Sequence[str]) -> str:
     """The command as it was typed, up to the interpreter's own flags; the values of secret flags are hidden."""
-    shown, hides_next = ["python"], False
-    for argument in arguments:
+    program, *flags = arguments
+    shown = program.split() if program.startswith(_COMMAND) else ["python", program]
+    hides_next = False
+    for argument in flags:
         found = _SECRET_FLAG.fullmatch(argument)
         if hides_next and not argument.startswith("--"):
             shown.append(HIDDEN)

@@ -45,11 +45,17 @@ def noting_given(post_init: Callable[[Any], None]) -> Callable[[Any], None]:
 def given_settings(args: Any) -> list[str]:
     """Names of the settings that were given when they were made, or changed by name since, in order.
 
-    What follows from others is not among them: the sizes of a rollout, the schedule's arguments.
+    What follows from others is not among them: the sizes of a rollout, the schedule's arguments. Nor is what a command
+    line made of a flag that was not given.
     """
-    given, now = getattr(args, _GIVEN, ()), _values(args)
+    given, now = set(getattr(args, _GIVEN, ())) & set(args.passed), _values(args)
     made = getattr(args, _MADE, now)
     return [name for name in now if name in given or (now[name] != made[name] and name not in args._SETTLED)]
+
+
+def note_made(args: Any, name: str) -> None:
+    """Notes that the value of a setting was made of others, and not given."""
+    getattr(args, _MADE)[name] = _values(args)[name]
 
 
 def _values(args: Any) -> dict[str, Any]:
