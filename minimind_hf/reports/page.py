@@ -6,7 +6,7 @@ escaped but the scripts and the style sheet of this project.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         title=runs[0].name if alone else said("{count} runs compared", count=len(runs)),
         subtitle=_subtitle(runs),
         run=runs[0] if alone else None,
+        ending=_ending(runs[0].error) if alone and runs[0].error else "",
         cards=list(cards(runs[0])) if alone else [],
         about=_about(runs[0]) if alone else [],
         results=None if alone else table(runs, labels),
@@ -129,6 +130,16 @@ def _subtitle(runs: Sequence[RunRecord]) -> str:
     if (seconds := run.seconds) is not None:
         parts.insert(2, said("{time} in rollouts, scoring, updates and evaluations", time=duration(seconds)))
     return " · ".join(part for part in parts if part)
+
+
+def _ending(error: Mapping[str, Any]) -> str:
+    """How a run ended that did not come to its last step."""
+    step, kind, message = error["step"], error["type"], error.get("message", "")
+    if kind == KeyboardInterrupt.__name__:
+        return said("The run was interrupted at step {step} (Ctrl-C).", step=step)
+    if not message:
+        return said("The run ended at step {step} with {type}.", step=step, type=kind)
+    return said("The run ended at step {step} with {type}: {message}", step=step, type=kind, message=message)
 
 
 def _about(run: RunRecord) -> list[tuple[str, str]]:

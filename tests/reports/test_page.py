@@ -151,6 +151,19 @@ def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):
     assert "The health checks found nothing" not in page
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "told"),
+    [
+        ("KeyboardInterrupt", "", "The run was interrupted at step 17 (Ctrl-C)."),
+        ("RuntimeError", "", "The run ended at step 17 with RuntimeError."),
+        ("RuntimeError", "{odd}", "The run ended at step 17 with RuntimeError: {odd}"),
+    ],
+)
+def test_how_a_run_ended_is_told(kind, message, told):
+    error = {"type": kind, "message": message, "step": 17, "where": []}
+    assert f'<p class="warn">{told}</p>' in render(RunRecord("run", [log(17, reward=1.0)], error=error))
+
+
 def test_controls_of_the_curves_stay_in_view_in_their_section_alone():
     page = render(RunRecord("run", [log(1, reward=1.0)], health=[{"step": 1, "rule": "r", "message": "m"}]))
     section = re.search(r"<section>\s*<h2>Curves</h2>(.*?)</section>", page, re.DOTALL).group(1)
