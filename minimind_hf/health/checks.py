@@ -249,6 +249,8 @@ def thinking_missing(curves: Curves, limits: Limits) -> Text | None:
     share = 0.0 if few and max(few) == 0 else _mean_of_last(curves, "completions/thinking_closed", limits.some)
     if share is None or share > limits.thinking_closed:
         return None
+    if share == 0:
+        return Text("none of the completions whose prompt opens <think> contains </think>")
     return Text("{share:.0%} of the completions whose prompt opens <think> contain </think>", share=share)
 
 

@@ -29,11 +29,11 @@ from .samples import early_and_late
 REPORT_FILE = "report.html"
 LOGS_OF_FIRST_CHECKS = 5  # how many steps must be logged before the first health checks can find anything
 CHOSEN = {  # which completions are kept token by token, by the number that they are chosen by
-    "advantage": "Completions of some rollouts with the lowest and the highest advantages, as the last pass of the "
-    "update over them saw them.",
-    "reward": "Completions of some rollouts with the lowest and the highest rewards, as the last pass of the "
-    "update over them saw them.",
-    "": "Completions of some rollouts, as the last pass of the update over them saw them.",
+    "advantage": "Completions of some rollouts with the lowest and the highest advantages, with the numbers that the "
+    "update computed last.",
+    "reward": "Completions of some rollouts with the lowest and the highest rewards, with the numbers that the "
+    "update computed last.",
+    "": "Completions of some rollouts, with the numbers that the update computed last.",
 }
 _SCRIPTS = ("unpack.js", "stacking.js", "charts.js", "rows.js", "tokens.js")
 _TAGS = {"en": "en", "zh": "zh-CN"}  # for browsers, which choose the font of Chinese letters by it

@@ -38,7 +38,7 @@ def test_sections_of_readmes_that_pages_include_exist():
             text = (ROOT / name).read_text(encoding="utf-8")
             assert heading == "beginning" or f"\n## {heading}\n" in text, (page.name, heading)
             found.append(heading)
-    assert "Two commands" in found
+    assert "See it work" in found
 
 
 def test_sections_are_as_they_would_be_in_docs():

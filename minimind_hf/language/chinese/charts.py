@@ -15,7 +15,7 @@ CHARTS = {
     ),
     "Signals": "各个奖励函数",
     "One line per reward function, before its weight. One that rises as another falls may do so at its expense.": (
-        "每个奖励函数一条线，没有乘权重。一个上升、另一个下降，可能就是此消彼长。"
+        "每个奖励函数一条线，没有乘权重。一个上升、另一个下降，可能是两者在互相牵制。"
     ),
     "Divergence from the teacher": "与教师模型的 divergence",
     "Should fall: the loss of a distillation, per token.": "应当下降：蒸馏的 loss，按 token 平均。",
@@ -46,7 +46,7 @@ CHARTS = {
     "Policy moved since sampling": "采样之后策略的变化",
     "How stale the rollouts are by the time they are trained on.": "rollout 用来训练时已经旧了多少。",
     "Entropy": "熵",
-    "Exploration ends when it reaches 0.": "降到 0，探索就结束了。",
+    "Exploration ends when it reaches 0.": "降到 0，就不再探索。",
     "Entropy bonus": "熵奖励",
     "Weight of the bonus.": "熵奖励的权重。",
     "Engine and trainer": "采样引擎与 trainer",
@@ -100,7 +100,7 @@ CHARTS = {
     "hours of training": "训练时间（小时）",
     "{title}: {label}": "{title}：{label}",
     "{group}, mean of {count}": "{group}，{count} 次的平均",
-    "Bands are 95 % intervals over runs.": "色带是各个实验之间的 95 % 置信区间。",
+    "Bands are 95 % intervals over runs.": "色带是各次训练之间的 95 % 置信区间。",
     "Points are means of neighbouring logs.": "每个点是相邻几次日志的平均。",
     "Highest: {highest} at step {step}, which is cut.": "最高：第 {step} 步的 {highest}，超出坐标轴。",
     "Highest: {highest} at step {step}, one of {count} that are cut.": (

@@ -5,6 +5,9 @@ FOUND = {
     "in {logs} logs no completion got a reward: every reward function returned None for all of them": (
         "{logs} 次日志里没有一条回答得到 reward：所有奖励函数对所有回答都返回 None"
     ),
+    "none of the completions whose prompt opens <think> contains </think>": (
+        "prompt 开启了 <think> 的回答里，没有一条包含 </think>"
+    ),
     "{share:.0%} of the completions whose prompt opens <think> contain </think>": (
         "prompt 开启了 <think> 的回答里，只有 {share:.0%} 包含 </think>"
     ),

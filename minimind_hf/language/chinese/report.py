@@ -25,7 +25,7 @@ PAGE = {
     ".": "。",
     ": ": "：",
     # the top of the page
-    "{count} runs compared": "{count} 个实验的对比",
+    "{count} runs compared": "{count} 次训练的对比",
     "written {date}": "生成于 {date}",
     "{time} in rollouts, scoring, updates and evaluations": "rollout、打分、更新和评测共 {time}",
     "The run ended at step {step} with {type}: {message}": "训练在第 {step} 步因 {type} 结束：{message}",
@@ -51,12 +51,12 @@ PAGE = {
     "Results": "结果",
     "Of runs that differ only in their seeds, the mean with its 95 % interval over runs (Student's t); of a single "
     "run, with that over its held-out prompts. The reward is that of the last tenth of the logs.": (
-        "只有随机种子不同的实验，给出均值和它们之间的 95 % 置信区间（Student t）；"
-        "单个实验的区间是留出 prompt 上的。reward 取最后十分之一的日志。"
+        "只有随机种子不同的多次训练，给出均值和它们之间的 95 % 置信区间（Student t）；"
+        "单次训练的区间按留出的 prompt 计算。reward 取最后十分之一的日志。"
     ),
-    "run": "实验",
+    "run": "训练",
     "runs": "次数",
-    "runs that are shown": "显示哪些实验",
+    "runs that are shown": "显示哪些训练",
     "reward at the end": "结束时的 reward",
     "held-out {name}": "留出 {name}",
     "held-out accuracy before": "训练前的留出正确率",
@@ -126,12 +126,12 @@ PAGE = {
     "token for token": "逐 token",
     # token by token
     "Token by token": "逐 token 查看",
-    "Completions of some rollouts with the lowest and the highest advantages, as the last pass of the update over "
-    "them saw them.": "几次 rollout 里 advantage 最低和最高的回答，数值来自更新时最后一次经过它们。",
-    "Completions of some rollouts with the lowest and the highest rewards, as the last pass of the update over "
-    "them saw them.": "几次 rollout 里 reward 最低和最高的回答，数值来自更新时最后一次经过它们。",
-    "Completions of some rollouts, as the last pass of the update over them saw them.": (
-        "几次 rollout 里的一些回答，数值来自更新时最后一次经过它们。"
+    "Completions of some rollouts with the lowest and the highest advantages, with the numbers that the update "
+    "computed last.": "几次 rollout 里 advantage 最低和最高的回答，数值取自更新时最后一次计算这些回答的结果。",
+    "Completions of some rollouts with the lowest and the highest rewards, with the numbers that the update "
+    "computed last.": "几次 rollout 里 reward 最低和最高的回答，数值取自更新时最后一次计算这些回答的结果。",
+    "Completions of some rollouts, with the numbers that the update computed last.": (
+        "几次 rollout 里的一些回答，数值取自更新时最后一次计算这些回答的结果。"
     ),
     "Point at a token for all its numbers.": "鼠标指向 token 可以看它的全部数值。",
     "divergence from the teacher": "与教师模型的 divergence",
@@ -147,8 +147,9 @@ PAGE = {
     "The update did not compute this completion: it had nothing to teach.": ("更新没有计算这条回答：从它学不到东西。"),
     # all completions
     "All completions": "全部回答",
+    "Completions that were kept": "保存的回答",
     "Only the samples that every run keeps: with log_completions, every completion of a run is found here.": (
-        "这里只有每次训练都会留下的样例；设了 log_completions，就能找到训练中的每一条回答。"
+        "这里只有默认保存的样例；打开 log_completions 后，可以查看每一条回答。"
     ),
     "{count:,} completions of {some} of the {logs} logs, evenly over the run; all of them are in "
     "completions/*.jsonl.": (
@@ -157,7 +158,7 @@ PAGE = {
     "All {count:,} completions that were logged.": "日志里的全部 {count:,} 条回答。",
     "words in prompt or completion": "搜索 prompt 或回答里的文字",
     "every step": "所有步",
-    "every run": "所有实验",
+    "every run": "所有训练",
     "order": "顺序",
     "in the order of sampling": "按采样顺序",
     "highest reward first": "reward 从高到低",
