@@ -34,11 +34,8 @@ class FarAwayEngine(ScriptedEngine):
                 rollout.logprobs = [logp - self.distance for logp in rollout.logprobs]
         return rollouts
 
-    def _rollout(self, prompt, number):
-        self.longest = 1
-        rollout = super()._rollout(prompt, number)
-        rollout.completion_ids, rollout.logprobs = rollout.completion_ids[:1], rollout.logprobs[:1]
-        return rollout
+    def _written(self, prompt, number):
+        return super()._written(prompt, number)[:1]
 
 
 class Recorder(TrainerCallback):
