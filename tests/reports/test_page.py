@@ -19,6 +19,7 @@ from minimind_hf.health.checks import LIMITS
 from minimind_hf.reports.charts import charts_of
 from minimind_hf.reports.page import LOGS_OF_FIRST_CHECKS, render, write_report
 from minimind_hf.reports.record import RunRecord, read_lines, read_run, write_lines
+from minimind_hf.trainer.logs.about import command_line
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = (
@@ -135,6 +136,10 @@ def test_a_command_of_this_package_is_shown_as_it_was_typed(make_trainer, tmp_pa
     monkeypatch.setattr("sys.argv", ["minimind-hf grpo", "--config", "my own.yaml"])
     make_trainer(max_steps=1).train()
     assert read_run(tmp_path / "run").about["command"] == "minimind-hf grpo --config 'my own.yaml'"
+
+
+def test_an_interpreter_inside_another_program_has_no_command():
+    assert command_line([]) == "python"
 
 
 def test_health_messages_and_hostile_text_are_shown_as_text(run_dir):

@@ -90,7 +90,7 @@ FOUND = {
     "there is no checkpoint in the output folder yet, see save_steps": "输出文件夹里还没有 checkpoint，见 save_steps",
     "the last good checkpoint is {checkpoint}": "最近一个完好的 checkpoint 是 {checkpoint}",
     "The run was interrupted at step {step}": "训练在第 {step} 步被中断",
-    "--resume_from_checkpoint true goes on from {checkpoint}": "--resume_from_checkpoint true 会从 {checkpoint} 继续",
+    "--resume_from_checkpoint true goes on from it": "--resume_from_checkpoint true 会从它继续",
     "sampling/k3 of the completions is {k3:.3g} nats per token, above max_sampling_k3={limit:g}, so they were drawn "
     "from other weights than the trainer's": (
         "这批回答的 sampling/k3 是每 token {k3:.3g} nat，高于 max_sampling_k3={limit:g}：采样用的不是 trainer 的权重"

@@ -28,7 +28,7 @@ def new_cache(model: nn.Module) -> Cache | None:
 def _masks_by_windows(model: nn.Module) -> bool:
     """Whether the code of a model hides what is outside of a window. Moshi's has a window in its config alone: a cache
     that follows the config would forget keys to which a pass without a cache attends."""
-    modules = [sys.modules[parent.__module__] for parent in type(model).__mro__]
+    modules = [sys.modules.get(parent.__module__) for parent in type(model).__mro__]
     return any(hasattr(module, name) for module in modules for name in WINDOWED_MASKS)
 
 

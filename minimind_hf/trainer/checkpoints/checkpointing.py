@@ -99,7 +99,7 @@ class CheckpointingTrainer(SavingTrainer):
             yield
         except KeyboardInterrupt:
             if self.is_world_process_zero():
-                logger.warning("%s", interrupted(self.state.global_step, self.args.output_dir))
+                logger.warning("%s", interrupted(self.state.global_step, Path(self.args.output_dir)))
             raise
         except ServerGoneError as error:
             raise ServerGoneError(f"{error} {self._save_before_the_end()}") from error

@@ -54,14 +54,20 @@ def refuse_left_adapters(folder: str | Path, model: nn.Module, further_models: I
             )
 
 
-def interrupted(step: int, folder: str | Path) -> Texts:
-    """What to tell the user who interrupted a run: the step that it came to, and where it can go on."""
-    checkpoint = get_last_checkpoint(str(folder))
+def last_checkpoint(folder: Path) -> Text:
+    """Says where a run that has stopped can be resumed."""
+    checkpoint = get_last_checkpoint(str(folder)) if folder.is_dir() else None
     if checkpoint is None:
-        remains = Text("there is no checkpoint in the output folder yet, see save_steps")
-    else:
-        remains = Text("--resume_from_checkpoint true goes on from {checkpoint}", checkpoint=checkpoint)
-    return Texts(Text("The run was interrupted at step {step}", step=step), remains, between="; ")
+        return Text("there is no checkpoint in the output folder yet, see save_steps")
+    return Text("the last good checkpoint is {checkpoint}", checkpoint=checkpoint)
+
+
+def interrupted(step: int, folder: Path) -> Texts:
+    """What to tell the user who interrupted a run: the step that it came to, and how it goes on."""
+    told = [Text("The run was interrupted at step {step}", step=step), last_checkpoint(folder)]
+    if get_last_checkpoint(str(folder)):
+        told.append(Text("--resume_from_checkpoint true goes on from it"))
+    return Texts(*told, between="; ")
 
 
 @contextmanager

@@ -54,10 +54,10 @@ def _date(now: datetime) -> str:
 
 def command_line(arguments: Sequence[str]) -> str:
     """The command as it was typed, up to the interpreter's own flags; the values of secret flags are hidden."""
-    program, *flags = arguments
-    shown = program.split() if program.startswith(_COMMAND) else ["python", program]
+    program = "".join(arguments[:1])  # an interpreter inside another program has none
+    shown = program.split() if program.startswith(_COMMAND) else ["python", *arguments[:1]]
     hides_next = False
-    for argument in flags:
+    for argument in arguments[1:]:
         found = _SECRET_FLAG.fullmatch(argument)
         if hides_next and not argument.startswith("--"):
             shown.append(HIDDEN)

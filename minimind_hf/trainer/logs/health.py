@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from transformers import TrainerCallback, TrainerState
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
 from ...health.checks import engine_mismatch
@@ -15,6 +14,7 @@ from ...health.rules import NOT_FINITE, RULES
 from ...language import Text, Texts, chosen
 from ...reports.record import HEALTH_FILE, write_lines
 from ...rollout import EngineMismatchError
+from ..checkpoints.run_folder import last_checkpoint
 from ..models.weights import NotFiniteError
 
 logger = logging.get_logger(__name__)
@@ -119,9 +119,4 @@ def _is_of_training(log: Mapping[str, float]) -> bool:
 
 def what_remains(output_dir: Path) -> tuple[Text, Text]:
     """Describes where a stopped run can be resumed."""
-    checkpoint = get_last_checkpoint(str(output_dir)) if output_dir.is_dir() else None
-    if checkpoint is None:
-        remains = Text("there is no checkpoint in the output folder yet, see save_steps")
-    else:
-        remains = Text("the last good checkpoint is {checkpoint}", checkpoint=checkpoint)
-    return Text("the update was not made"), remains
+    return Text("the update was not made"), last_checkpoint(output_dir)

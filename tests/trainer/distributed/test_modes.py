@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny import make_policy
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # accelerate config: (distributed_type, class that wraps the model, ZeRO stage)
 MODES = {
@@ -74,7 +74,7 @@ def test_two_processes_equal_one(alone, mode, tmp_path):
     if mode.startswith("zero") and not importlib.util.find_spec("deepspeed"):
         pytest.skip("the extra deepspeed is not installed")
     make_starts(tmp_path)
-    launch("modes_worker.py", tmp_path, config=mode, timeout=700)
+    launch("modes_worker.py", tmp_path, config=mode, timeout=500)
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     own, other = results.pop("engine_error_1")["error"], results.pop("engine_error_0")["error"]
     assert own == "ConnectionError: the server went away"
