@@ -2,9 +2,13 @@
 """What a pass over several tokens costs on this machine, measured once, and how many tokens of drafts pay for it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from heapq import heappop, heappush
+from itertools import accumulate
+from math import inf
+from statistics import median
 from typing import Any
 
 import torch
@@ -13,12 +17,13 @@ from torch import Tensor
 from .decoder import Decoder
 from .guesses import Index, Rates, Text
 
-MOST_DRAFTED = 96  # tokens of drafts in a pass
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)  # that are measured, and lie between them
-_REPEATS = 5
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)  # whose steps are measured; others lie between them
+# Tokens of a pass with drafts. There are no others: a product of a new size is compiled first, which takes as long as
+# some tokens do, and what sizes cost goes up in stairs.
+SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128)
+MOST_MEASURED = 128
 MOST_TOKENS = 8  # of a row, at any time of measuring
-MOST_MEASURED = _SIZES[-1]
-_TOKENS_PER_ROW = 4  # in a pass that is measured
+_SWEEPS, _REPEATS = 2, 3
 _MARGIN = 1.02  # gain below which drafts are left alone
 
 
@@ -27,8 +32,8 @@ class PassCosts:
     """Seconds of passes, drawing included.
 
     Args:
-        steps (`list[float]`): With one token for each row, for `_SIZES` rows.
-        blocks (`list[float]`): With several tokens for each row, for `_SIZES` tokens.
+        steps (`list[float]`): With one token for each row, for `ROWS` rows.
+        blocks (`list[float]`): With several tokens for each row, for `SIZES` tokens.
         guess (`float`): Seconds of guessing one token, and of learning from it.
     """
 
@@ -37,7 +42,7 @@ class PassCosts:
     guess: float
 
     def __post_init__(self):
-        self._ratios: dict[int, list[float]] = {}
+        self._ratios: dict[int, dict[int, float]] = {}
 
     @classmethod
     def measure(
@@ -50,41 +55,39 @@ class PassCosts:
             draw (`Callable`): Draws from logits.
         """
 
-        def best(rows: int, work: Callable[[Decoder], Tensor], undone: int) -> float:
-            decoder = make_decoder()
-            decoder.prefill([prompt_ids])
-            decoder.start_rows([0] * rows)
-            seconds = []
-            for _ in range(_REPEATS):
-                start = time.perf_counter()
-                draw(work(decoder))[0].tolist()
-                seconds.append(time.perf_counter() - start)
-                if undone:
-                    decoder.cut([undone] * rows)
-            return _rounded(min(seconds))
-
-        token = prompt_ids[0]
-        steps, blocks = [], []
-        for size in _SIZES:
-            ids = torch.full((size,), token)
-            steps.append(best(size, lambda decoder, ids=ids: decoder.step(ids.to(decoder.device)), 0))
-            rows = -(-size // _TOKENS_PER_ROW)
-            ids = [[token] * (size // rows)] * rows
-            blocks.append(best(rows, lambda decoder, ids=ids: decoder.append(ids), len(ids[0])))
-        return cls(_rising(steps), _rising(blocks), _guessing_seconds())
+        token, steps, blocks = prompt_ids[0], dict.fromkeys(ROWS, inf), dict.fromkeys(SIZES, inf)
+        for _ in range(_SWEEPS):  # apart in time, as other work on a machine comes and goes
+            for rows, decoder in _narrowing(make_decoder(), prompt_ids, {rows: rows for rows in ROWS}):
+                ids = torch.full((rows,), token, device=decoder.device)
+                steps[rows] = min(steps[rows], _typical(partial(decoder.step, ids), draw))
+                decoder.cut([_REPEATS] * rows)
+            for size, decoder in _narrowing(make_decoder(), prompt_ids, {size: len(_uneven(size)) for size in SIZES}):
+                ids = [[token] * count for count in _uneven(size)]
+                undo = partial(decoder.cut, _uneven(size))
+                blocks[size] = min(blocks[size], _typical(partial(decoder.append, ids), draw, undo))
+        return cls(list(steps.values()), list(blocks.values()), _guessing_seconds())
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def seconds(self, rows: int, drafted: int) -> float:
-        """Of one pass over this many rows, and tokens of drafts."""
-        return _between(self.blocks, rows + drafted) if drafted else _between(self.steps, rows)
+    @classmethod
+    def from_state(cls, state: dict[str, Any] | None) -> "PassCosts | None":
+        """Unset if other passes were measured than now are."""
+        is_current = state is not None and [len(state[name]) for name in ("steps", "blocks")] == [
+            len(ROWS),
+            len(SIZES),
+        ]
+        return cls(**state) if is_current else None
 
-    def ratios(self, rows: int) -> list[float]:
+    def seconds(self, rows: int, drafted: int) -> float:
+        """Of one pass over this many rows, and as many tokens of drafts as [`choose`] may return."""
+        return self.blocks[SIZES.index(rows + drafted)] if drafted else _between(ROWS, self.steps, rows)
+
+    def ratios(self, rows: int) -> dict[int, float]:
         """How many steps a pass costs, by the tokens of drafts in it."""
         if rows not in self._ratios:
             step = self.seconds(rows, 0)
-            self._ratios[rows] = [self.seconds(rows, drafted) / step for drafted in range(MOST_DRAFTED + 1)]
+            self._ratios[rows] = {size - rows: self.seconds(rows, size - rows) / step for size in SIZES if size > rows}
         return self._ratios[rows]
 
     def without_drafts(self, steps: Sequence[int], slots: int) -> float:
@@ -99,9 +102,8 @@ class PassCosts:
 
     def least(self, rows: int) -> float:
         """The least probability of being right that a token of a draft needs, if all of a pass have the same."""
-        return min(
-            rows * (_MARGIN * ratio - 1) / drafted for drafted, ratio in enumerate(self.ratios(rows)) if drafted
-        )
+        needed = (rows * (_MARGIN * ratio - 1) / drafted for drafted, ratio in self.ratios(rows).items())
+        return min(needed, default=inf)
 
     def choose(self, rows: int, probabilities: Sequence[Sequence[float]]) -> list[int]:
         """Returns how many tokens of each draft pay: those that make tokens per second highest.
@@ -110,33 +112,50 @@ class PassCosts:
             rows (`int`): Of the batch.
             probabilities (`Sequence[Sequence[float]]`): Of each token of each draft, falling; times what it is worth.
         """
-        ratios, counts = self.ratios(rows), [0] * len(probabilities)
-        ranked = sorted(
-            ((-probability, row) for row, chain in enumerate(probabilities) for probability in chain),
-        )[:MOST_DRAFTED]
-        expected, best, chosen = float(rows), rows * _MARGIN, 0
-        for drafted, (negative, _) in enumerate(ranked, start=1):
-            expected -= negative
-            if expected / ratios[drafted] > best:
-                best, chosen = expected / ratios[drafted], drafted
+        ranked = sorted((-probability, row) for row, chain in enumerate(probabilities) for probability in chain)
+        expected = list(accumulate((-negative for negative, _ in ranked), initial=float(rows)))
+        best, chosen = rows * _MARGIN, 0
+        for drafted, ratio in self.ratios(rows).items():
+            if drafted < len(expected) and expected[drafted] / ratio > best:
+                best, chosen = expected[drafted] / ratio, drafted
+        counts = [0] * len(probabilities)
         for _, row in ranked[:chosen]:
             counts[row] += 1
         return counts
 
 
-def _between(seconds: Sequence[float], size: int) -> float:
+def _narrowing(decoder: Decoder, prompt_ids: Sequence[int], rows: dict[int, int]) -> Iterator[tuple[int, Decoder]]:
+    """One decoder after a prompt, with as many rows as `rows` says for each size, the largest first."""
+    decoder.prefill([prompt_ids])
+    decoder.start_rows([0] * max(rows.values()))
+    for size in sorted(rows, reverse=True):
+        decoder.reorder(range(rows[size]))
+        yield size, decoder
+
+
+def _typical(
+    work: Callable[[], Tensor], draw: Callable[[Tensor], Any], undo: Callable[[], None] = lambda: None
+) -> float:
+    seconds = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        draw(work())[0].tolist()
+        seconds.append(time.perf_counter() - start)
+        undo()
+    return _rounded(median(seconds))
+
+
+def _uneven(size: int) -> list[int]:
+    """So many tokens in rows of one and of seven, as drafts of few rows are uneven."""
+    return [1, 7] * (size // 8) + ([size % 8] if size % 8 else [])
+
+
+def _between(sizes: Sequence[int], seconds: Sequence[float], size: int) -> float:
     """Linear between what was measured, and beyond it."""
-    place = next((i for i, end in enumerate(_SIZES[1:], start=1) if size <= end), len(_SIZES) - 1)
-    low, high = _SIZES[place - 1], _SIZES[place]
+    place = next((i for i, end in enumerate(sizes[1:], start=1) if size <= end), len(sizes) - 1)
+    low, high = sizes[place - 1], sizes[place]
     share = (size - low) / (high - low)
     return seconds[place - 1] * (1 - share) + seconds[place] * share
-
-
-def _rising(seconds: list[float]) -> list[float]:
-    """No pass is cheaper than a smaller one: where it seems so, the smaller was measured badly."""
-    for place in range(len(seconds) - 2, -1, -1):
-        seconds[place] = min(seconds[place : place + 2])
-    return seconds
 
 
 def _guessing_seconds(tokens: int = 500) -> float:
