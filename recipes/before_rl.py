@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the recipes that come before reinforcement learning: arguments, loading, saving, the last line."""
+"""Shared by the recipes that come before reinforcement learning: arguments, loading, saving, report, last lines."""
 
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import datasets
-from common import model_init_kwargs
+from common import model_init_kwargs, tell
 from flags import explaining_evaluation, prepare_resume, separate_config, split_config, will_evaluate
 from guarded import guarded
 from quiet import moving, switch_bars_off
@@ -18,26 +18,33 @@ from recipe_parser import RecipeParser
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from trl import ModelConfig, get_peft_config
 
+from minimind_hf.bounds import check_settings
 from minimind_hf.data.loading import load_rows
 from minimind_hf.data.objects import own_fields, shared_field_columns
 from minimind_hf.data.tokenizers import turn_end
 from minimind_hf.environment import only_cpu
 from minimind_hf.forward.generation_settings import make_generation_config_savable
+from minimind_hf.language import AUTO, speaking
 from minimind_hf.paths import (
     check_model_path,
     check_nothing_missing,
     check_tokenizer_files,
     without_load_report,
 )
+from minimind_hf.trainer.checkpoints.card import described_run_on_data
+from minimind_hf.trainer.logs.about import about_run
+from minimind_hf.trainer.logs.closing import closing_lines
+from minimind_hf.trainer.logs.run_files import RunFiles
 from minimind_hf.trainer.settings.checks import check_intervals, check_output_dir
+from minimind_hf.trainer.settings.given import differs
+from minimind_hf.trainer.settings.logs import LANGUAGE_HELP, Language
+from minimind_hf.trainer.settings.secrets import without_secrets
 
 ROUTER_LOGITS = "output_router_logits"
 MEASURES = ("eval_loss", "rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy")
 
-_CUT = (
-    "are cut (max_length): what comes after is not learned, nor that an answer ends. Raise --max_length, or leave "
-    "them out with --drop_longer true"
-)
+LABELS = {"sft": "SFT", "dpo": "DPO", "reward": "Reward model"}
+"""What the report of a run calls its algorithm, by the name of the recipe."""
 
 Check = Callable[[Mapping[str, Any], str], object]
 Encode = Callable[[Mapping[str, Any], int], dict[str, Any]]
@@ -60,6 +67,7 @@ class DataArguments:
         default=False,
         metadata={"help": "Leave out rows longer than max_length, of which only a part would be learned."},
     )
+    language: Language = field(default=AUTO, metadata={"help": LANGUAGE_HELP})
 
 
 class Recipe:
@@ -89,6 +97,8 @@ class Recipe:
         parser.set_defaults_with_config(use_cpu=only_cpu())
         switch_bars_off()
         self.data, self.args, self.model_config = parser.parse(given)
+        self._given = parser.given_names(given)
+        check_settings(self.data, {"language": Language})
         if self.model_config.model_name_or_path is None:
             raise ValueError("There is no model to train. Give one with --model_name_or_path FOLDER.")
         check_model_path(self.model_config.model_name_or_path)
@@ -133,10 +143,13 @@ class Recipe:
         ends = [self.tokenizer.eos_token_id, *now, self.tokenizer.convert_tokens_to_ids(end)]
         config.eos_token_id = list(dict.fromkeys(token for token in ends if token is not None))
         if self.args.process_index == 0:
-            print(
-                f"The chat template ends turns with {end!r}, the tokenizer's EOS is {self.tokenizer.eos_token!r}: the "
-                f"saved generation config stops at both ({config.eos_token_id})",
-                flush=True,
+            tell(
+                self.data,
+                "The chat template ends turns with '{end}', the tokenizer's EOS is '{eos}': the saved generation "
+                "config stops at both ({ids})",
+                end=end,
+                eos=self.tokenizer.eos_token,
+                ids=config.eos_token_id,
             )
 
     def _check_vocabulary(self, model: PreTrainedModel) -> None:
@@ -149,14 +162,23 @@ class Recipe:
                 "model.resize_token_embeddings(len(tokenizer))."
             )
 
-    def run(self, trainer_class: type[Trainer], model: PreTrainedModel, check: Check, encode: Encode) -> None:
-        """Trains on the data, saves, and prints one JSON line.
+    def run(
+        self,
+        trainer_class: type[Trainer],
+        model: PreTrainedModel,
+        check: Check,
+        encode: Encode,
+        next_command: Sequence[str] | None = None,
+    ) -> None:
+        """Trains on the data, saves, writes the report, and prints what comes next and one JSON line.
 
         Args:
             trainer_class: One of trl's.
             model (`PreTrainedModel`): The model to train.
             check (`Callable`): Checks a row, given with its place, before anything is encoded.
             encode (`Callable`): Turns a row and its number into the columns that the trainer takes.
+            next_command (`Sequence[str]`, *optional*): What comes next: arguments of `minimind-hf`. Unset: talk to
+                the model.
         """
         is_first = self.args.process_index == 0
         with moving(f"encoding {self.data.dataset_name}", is_first):
@@ -167,10 +189,15 @@ class Recipe:
                 args=self.args,
                 processing_class=self.tokenizer,
                 peft_config=get_peft_config(self.model_config),
+                language=self.data.language,
                 **data,
             )
         self._check_what_is_left(trainer, data)
-        trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
+        files = RunFiles(self.args, trainer.accelerator, lambda: self._described(trainer), self.data.language)
+        files.says_where = False  # below, once the model is saved
+        trainer.add_callback(files)
+        with files.recording(lambda: trainer.state):
+            trained = trainer.train(resume_from_checkpoint=self.args.resume_from_checkpoint)
         config = trainer.accelerator.unwrap_model(trainer.model).config
         if hasattr(config, ROUTER_LOGITS):
             setattr(config, ROUTER_LOGITS, self._router_logits)  # trl switched them on for training
@@ -179,7 +206,17 @@ class Recipe:
             trainer.push_to_hub(dataset_name=self.data.dataset_name)
         trainer.end()
         if trainer.is_world_process_zero():
+            folder = self.args.output_dir
+            with speaking(self.data.language):
+                print("\n".join(closing_lines(folder, folder, command=next_command)), flush=True)
             print(json.dumps(self._result(trainer, trained.training_loss)), flush=True)
+
+    def _described(self, trainer: Trainer) -> dict[str, Any]:
+        """What run.json says of the run."""
+        of_data = {name: value for name, value in vars(self.data).items() if value is not None and name != "language"}
+        described = described_run_on_data(trainer, LABELS[self._name], of_data)
+        changed = _changed(self._given, self.data, self.args, self.model_config)
+        return {**described, "about": about_run(trainer), "changed": changed}
 
     def _load_data(self, check: Check, encode: Encode) -> dict[str, datasets.Dataset]:
         """Loads training data and, if the settings ask for evaluations, evaluation data."""
@@ -217,8 +254,14 @@ class Recipe:
                 "--max_length, or give shorter rows."
             )
         if cut and self.args.process_index == 0:
-            what = "are left out (drop_longer)" if drops else _CUT
-            print(f"{cut} of the {len(rows)} rows of {source} are longer than {limit} tokens and {what}", flush=True)
+            text = (
+                "{cut} of the {rows} rows of {source} are longer than {limit} tokens and are left out (drop_longer)"
+                if drops
+                else "{cut} of the {rows} rows of {source} are longer than {limit} tokens and are cut (max_length): "
+                "what comes after is not learned, nor that an answer ends. Raise --max_length, or leave them out with "
+                "--drop_longer true"
+            )
+            tell(self.data, text, cut=cut, rows=len(rows), source=source, limit=limit)
         return rows.select(kept) if cut and drops else rows
 
     def _length(self, row: Mapping[str, Any]) -> int:
@@ -237,10 +280,13 @@ class Recipe:
                 )
             packs = getattr(self.args, "packing", False)  # several rows become one
             if kept < len(before) and not packs and trainer.is_world_process_zero():
-                print(
-                    f"{len(before) - kept} of the {len(before)} rows of the {name} are dropped: {limit} leaves "
-                    "nothing to learn in them",
-                    flush=True,
+                tell(
+                    self.data,
+                    "{dropped} of the {rows} rows of the {name} are dropped: {limit} leaves nothing to learn in them",
+                    dropped=len(before) - kept,
+                    rows=len(before),
+                    name=name,
+                    limit=limit,
                 )
 
     def _result(self, trainer: Trainer, train_loss: float) -> dict[str, Any]:
@@ -253,6 +299,13 @@ class Recipe:
             "seconds": round(time.perf_counter() - self._start, 1),
             "output_dir": self.args.output_dir,
         }
+
+
+def _changed(given: Collection[str], *settings: Any) -> dict[str, Any]:
+    """The settings that were given and are not at their defaults, without secrets."""
+    found = ((field, getattr(each, field.name)) for each in settings for field in fields(each) if field.name in given)
+    values = {field.name: getattr(value, "value", value) for field, value in found if differs(value, field)}
+    return json.loads(json.dumps(without_secrets(values), default=str))
 
 
 def _check_max_length(args: TrainingArguments) -> None:

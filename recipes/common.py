@@ -338,8 +338,8 @@ def print_result(
     print(json.dumps(result), flush=True)
 
 
-def tell(args: RLConfig, text: str, **values: Any) -> None:
-    """Prints a line in the language of the run."""
+def tell(args: Any, text: str, **values: Any) -> None:
+    """Prints a line in the `language` of the settings."""
     with speaking(args.language):
         print(said(text, **values), flush=True)
 

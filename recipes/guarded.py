@@ -2,7 +2,8 @@
 """What the trainers of this package do around updates and checkpoints, for trl's trainers in the recipes before RL.
 
 An update that is not finite is not made; a checkpoint has checksums, which resuming verifies; the best checkpoint is
-found beside the resumed one; a resume that leaves nothing to train says so; and the progress looks the same.
+found beside the resumed one; a resume that leaves nothing to train says so; the progress looks the same, and a step is
+timed.
 """
 
 import os
@@ -11,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
-from minimind_hf.language import Texts
+from minimind_hf.language import AUTO, Texts
 from minimind_hf.trainer.checkpoints.best import is_same_folder, restore_best
 from minimind_hf.trainer.checkpoints.checksums import changed_files, write_checksums
 from minimind_hf.trainer.checkpoints.data_order import warn_if_nothing_is_left
@@ -22,6 +23,7 @@ from minimind_hf.trainer.checkpoints.run_folder import refuse_left_adapters
 from minimind_hf.trainer.distributed.launcher import ending_with_launcher
 from minimind_hf.trainer.logs.health import what_remains
 from minimind_hf.trainer.logs.progress import RLProgressCallback
+from minimind_hf.trainer.metrics import Metrics
 from minimind_hf.trainer.models.weights import NotFiniteError
 from minimind_hf.trainer.step_guard import StepGuard
 
@@ -38,21 +40,27 @@ SHOWN = {
 
 
 def guarded(trainer_class: type[Trainer]) -> type[Trainer]:
-    """Returns the class with all of this, under the same name."""
+    """Returns the class with all of this, under the same name. It takes a `language` for its progress, too."""
     return type(trainer_class.__name__, (_Guarded, trainer_class), {"__doc__": trainer_class.__doc__})
 
 
 class _Guarded:
     """Stands before a Trainer among the bases of a class."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, language: str = AUTO, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._times = Metrics()
         self._guard = StepGuard(self.accelerator, lambda: False, self._judge, judges_gradients=not self.args.fp16)
         self.add_callback(self._guard)
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         if not self.args.disable_tqdm:
-            self.add_callback(RLProgressCallback(shown=SHOWN))
+            self.add_callback(RLProgressCallback(shown=SHOWN, language=language))
+
+    @property
+    def policy(self) -> PreTrainedModel:
+        """The model that is trained, as the trainers of this package call it."""
+        return self.accelerator.unwrap_model(self.model)
 
     def _judge(self, not_finite: str | None, k3: float) -> None:
         if not_finite is not None:
@@ -87,6 +95,17 @@ class _Guarded:
             self._guard.guard(self.deepspeed, lambda: None)
         return prepared
 
+    # Logs
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        with self._times.phase("update"):
+            return super().training_step(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:  # a training log, not an evaluation or the final summary
+            logs.update(self._times.flush(self.accelerator, self.state.global_step))
+        super().log(logs, start_time)
+
     # Checkpoints
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -102,6 +121,7 @@ class _Guarded:
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         places = super()._init_training_state(*args, **kwargs)
+        self._times = Metrics(step=self.state.global_step)
         checkpoint = kwargs.get("resume_from_checkpoint", args[3] if len(args) > 3 else None)
         if checkpoint is not None:
             restore_best(self.state, checkpoint)

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     model = recipe.load_model(AutoModelForSequenceClassification, num_labels=1)
     model.config.pad_token_id = recipe.tokenizer.pad_token_id  # the reward is read at the last token before padding
-    recipe.run(RewardTrainer, model, parse_preference, encode)
+    start, out = recipe.model_config.model_name_or_path, recipe.args.output_dir
+    used = ["grpo", "--model_name_or_path", start, "--dataset_name", "PROMPTS.jsonl"]
+    recipe.run(RewardTrainer, model, parse_preference, encode, [*used, "--reward_model_name_or_path", out])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from minimind_hf.reports.curves import AXES
 from minimind_hf.reports.histograms import TITLES
 from minimind_hf.reports.page import CHOSEN
 from minimind_hf.reports.people import UNITS
-from minimind_hf.reports.results import CARDS
+from minimind_hf.reports.results import AT_THE_END, CARDS, CARDS_OF_DATA
 from minimind_hf.trainer.logs.health import WRONG_WEIGHTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +68,8 @@ def texts_of_tables() -> set[str]:
     of_page = {
         *AXES.values(),
         *CARDS.values(),
+        *CARDS_OF_DATA.values(),
+        *AT_THE_END.values(),
         *chain.from_iterable(TITLES.values()),
         *CHOSEN.values(),
         *(unit for unit, _ in UNITS),

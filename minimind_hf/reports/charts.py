@@ -3,10 +3,11 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-from .record import RunRecord
+from ..language import said
+from .record import FROM_DATA, FROM_ROLLOUTS, RunRecord
 
 _SMOOTHING = 20  # a running mean averages about a twentieth of the run
 
@@ -24,6 +25,7 @@ class Chart:
         stacked (`bool`): Whether the values add up.
         weighted (`bool`): Whether the values are those of reward functions, to be multiplied with their weights.
         label (`Callable[[str], str]`): Turns a logged name into its label in the legend.
+        learns_from (`str`, *optional*): The runs that have it, by what they learn from. Unset: all.
     """
 
     title: str
@@ -34,9 +36,16 @@ class Chart:
     stacked: bool = False
     weighted: bool = False
     label: Callable[[str], str] = lambda name: name
+    learns_from: str | None = None
+
+    def is_of(self, run: RunRecord) -> bool:
+        """Whether runs of this kind have the chart."""
+        return self.learns_from in (None, run.learns_from)
 
     def found_in(self, run: RunRecord) -> list[str]:
         """The logged names of the run that belong on this chart."""
+        if not self.is_of(run):
+            return []
         found = []
         for pattern in self.names:
             found += [name for name in run.logged_names if _fits(pattern)(name) and name not in found]
@@ -48,7 +57,59 @@ def _fits(pattern: str) -> Callable[[str], re.Match | None]:
     return re.compile(".+".join(map(re.escape, pattern.split("*")))).fullmatch
 
 
+def _phase(name: str) -> str:
+    return said("evaluation" if name.startswith("eval_") else "training")
+
+
+# Of runs that learn from given texts, by the names of trl's logs
+_CHARTS_OF_DATA = tuple(
+    replace(chart, learns_from=FROM_DATA)
+    for chart in (
+        Chart(
+            "Training and held-out loss",
+            ("loss", "eval_loss"),
+            "Should fall. Held-out loss that rises again: the rows are learned by heart.",
+            label=_phase,
+        ),
+        Chart(
+            "Token accuracy",
+            ("mean_token_accuracy", "eval_mean_token_accuracy"),
+            "Share of the tokens that the model thought the most likely.",
+            label=_phase,
+        ),
+        Chart(
+            "Pairs in the right order",
+            ("rewards/accuracies", "eval_rewards/accuracies", "accuracy", "eval_accuracy"),
+            "Share of the pairs whose chosen answer has the higher reward; chance is 0.5.",
+            label=_phase,
+        ),
+        Chart(
+            "Margin",
+            ("rewards/margins", "eval_rewards/margins", "margin", "eval_margin"),
+            "By how much the reward of the chosen answer is higher.",
+            label=_phase,
+        ),
+        Chart(
+            "Rewards of the pairs",
+            ("rewards/chosen", "rewards/rejected"),
+            "Of DPO: how much more likely than at the start the answers have become, times beta.",
+            label=lambda name: name.removeprefix("rewards/"),
+        ),
+        Chart("Rewards of the batch", ("mean_reward", "min_reward", "max_reward"), "Of both answers of each pair."),
+        Chart(
+            "Log-probabilities of the pairs",
+            ("logps/chosen", "logps/rejected"),
+            "Summed over the answer. Both fall fast: the model forgets the answers instead of choosing between them.",
+            "nats",
+            label=lambda name: name.removeprefix("logps/"),
+        ),
+        Chart("Router loss", ("aux_loss",), "The auxiliary loss of a mixture of experts."),
+        Chart("Entropy of the next token", ("entropy", "eval_entropy"), unit="nats", label=_phase),
+    )
+)
+
 CHARTS = (
+    *_CHARTS_OF_DATA,
     Chart(
         "Reward",
         ("reward", "reward_min", "reward_max", "eval_reward"),
@@ -68,6 +129,7 @@ CHARTS = (
         ("eval_rewards/*/mean", "eval_*_reward", "eval_*_rewards/*/mean"),
         "Evaluations on prompts that are not trained on, one line per reward function.",
         label=lambda name: name.removeprefix("eval_").removeprefix("rewards/").removesuffix("/mean"),
+        learns_from=FROM_ROLLOUTS,
     ),
     Chart(
         "Signals",
@@ -80,7 +142,7 @@ CHARTS = (
         ("divergence", "eval_divergence"),
         "Should fall: the loss of a distillation, per token.",
         "nats",
-        label=lambda name: {"divergence": "training", "eval_divergence": "evaluation"}[name],
+        label=_phase,
     ),
     Chart("KL to the reference", ("kl_ref",), "Steady growth beyond 0.1 means the policy is drifting away.", "nats"),
     Chart(
@@ -133,7 +195,7 @@ CHARTS = (
     Chart(
         "Policy moved since sampling", ("approx_kl",), "How stale the rollouts are by the time they are trained on."
     ),
-    Chart("Entropy", ("entropy",), "Exploration ends when it reaches 0.", "nats"),
+    Chart("Entropy", ("entropy",), "Exploration ends when it reaches 0.", "nats", learns_from=FROM_ROLLOUTS),
     Chart("Entropy bonus", ("entropy_coef",), "Weight of the bonus."),
     Chart(
         "Engine and trainer",
@@ -162,12 +224,18 @@ CHARTS = (
         "Per rollout of one process.",
         label=lambda name: name.removeprefix("prompts/"),
     ),
-    Chart("Loss", ("loss", "policy_loss", "aux_loss"), "Says little by itself: the data change with the policy."),
+    Chart(
+        "Loss",
+        ("loss", "policy_loss", "aux_loss"),
+        "Says little by itself: the data change with the policy.",
+        learns_from=FROM_ROLLOUTS,
+    ),
     Chart(
         "Gradient norm",
         ("grad_norm", "critic_grad_norm"),
         "Spikes often come before a collapse: lower the learning rate.",
     ),
+    Chart("Learning rate", ("learning_rate", "critic_learning_rate"), label=lambda name: name.replace("_", " ")),
     Chart("Critic: loss", ("critic_loss",), "Should fall."),
     Chart("Critic: explained variance", ("explained_variance",), "1 is perfect; below 0 is worse than a constant."),
     Chart("Critic: values and returns", ("values/mean", "returns/mean"), "Values should approach the returns."),
@@ -195,17 +263,22 @@ CHARTS = (
 
 
 _NOT_DRAWN = re.compile(
-    r".*/std|reward_std|learning_rate|critic_learning_rate|ratio_mean|advantages/.*|train_.*|total_.*|eval_.*"
-    r"|completions/(count|tokens)"
+    r".*/std|reward_std|ratio_mean|advantages/.*|train_.*|total_.*|eval_.*|completions/(count|tokens)"
 )
+_NOT_DRAWN_OF_DATA = re.compile(r"logits/.*|num_tokens")
 
 
 def charts_of(run: RunRecord) -> list[Chart]:
     """The charts that have data in this run. Values that reward functions log themselves come last."""
     found = [chart for chart in CHARTS if chart.found_in(run) and _adds_something(chart, run)]
     drawn = {name for chart in found for name in chart.found_in(run)}
-    custom = [name for name in run.logged_names if name not in drawn and not _NOT_DRAWN.fullmatch(name)]
+    custom = [name for name in run.logged_names if name not in drawn and not _is_left_out(name, run)]
     return found + [Chart(name, (name,), "A custom metric.") for name in custom]
+
+
+def _is_left_out(name: str, run: RunRecord) -> bool:
+    from_data = run.learns_from == FROM_DATA and _NOT_DRAWN_OF_DATA.fullmatch(name)
+    return bool(from_data or _NOT_DRAWN.fullmatch(name))
 
 
 def _adds_something(chart: Chart, run: RunRecord) -> bool:

@@ -7,7 +7,7 @@ interval. Everything here is plain data, which goes into the page as JSON.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from statistics import fmean
@@ -16,13 +16,14 @@ from typing import Any
 from ..language import said, sentences
 from .charts import Chart, charts_of
 from .people import number
-from .record import RunRecord
+from .record import FROM_DATA, RunRecord
 from .seeds import by_settings, mean_over_runs
 
 AXES = {
     "step": "optimizer step",
     "completions": "completions sampled",
     "tokens": "tokens sampled",
+    "tokens_of_data": "tokens trained on",
     "seconds": "seconds of training",
 }
 MOST_POINTS = 1500  # of a line; of more, means of neighbours are drawn
@@ -44,6 +45,8 @@ def axes_of(run: RunRecord) -> dict[str, dict[int, float]]:
     for axis, name in (("completions", "completions/count"), ("tokens", "completions/tokens")):
         if counts := run.series(name):
             axes[axis] = dict(zip(counts, accumulate(counts.values()), strict=True))
+    if run.learns_from == FROM_DATA and (totals := run.series("num_tokens")):
+        axes["tokens_of_data"] = totals
     if seconds := run.seconds_by_step:
         axes["seconds"] = seconds
     return {axis: _at(points, steps) for axis, points in axes.items()}
@@ -120,13 +123,20 @@ def _of_several(
     runs: Sequence[RunRecord], labels: Sequence[str], axes: Sequence[Mapping[str, Points]]
 ) -> Iterator[dict[str, Any]]:
     all_zero, groups = set(zero_everywhere(runs)), by_settings(runs)
-    seen: set[str] = set()
+    seen: set[tuple[str, str | None]] = set()
     for chart in _ordered(dict.fromkeys(chart for run in runs for chart in charts_of(run) if not chart.weighted)):
         names = dict.fromkeys(name for run in runs for name in chart.found_in(run))
-        for place, name in enumerate(name for name in names if name not in all_zero | seen):
-            seen.add(name)
-            lines = [each for members in groups for each in _group(members, runs, labels, axes, name, groups)]
-            label = chart.label(name)
+        having = [(place, members) for place, members in enumerate(groups) if chart.is_of(runs[members[0]])]
+        new = [name for name in names if name not in all_zero and (name, chart.learns_from) not in seen]
+        seen |= {(name, chart.learns_from) for name in new}
+        for place, label in enumerate(dict.fromkeys(map(chart.label, new))):
+            lines = [
+                each
+                for colour, members in having
+                for name in new  # several have one label: what DPO and reward models call the margin
+                if chart.label(name) == label
+                for each in _group(members, runs, labels, axes, name, colour)
+            ]
             is_one_of_many = (len(chart.names) > 1 or "*" in chart.names[0]) and label != chart.title.lower()
             shown = _worded(chart)
             title = said("{title}: {label}", title=shown.title, label=label) if is_one_of_many else shown.title
@@ -145,7 +155,7 @@ def _is_mean(line: Mapping[str, Any]) -> bool:
     return line.get("mean", False)
 
 
-def _ordered(charts: Sequence[Chart]) -> list[Chart]:
+def _ordered(charts: Iterable[Chart]) -> list[Chart]:
     """What is compared first: rewards on held-out prompts."""
     return sorted(charts, key=lambda chart: chart.title != _HELD_OUT)
 
@@ -156,10 +166,10 @@ def _group(
     labels: Sequence[str],
     axes: Sequence[Mapping[str, Points]],
     name: str,
-    groups: Sequence[Sequence[int]],
+    colour: int,
 ) -> Iterator[dict[str, Any]]:
     """The lines of runs with equal settings: each, and if there are several their mean over common steps."""
-    colour, group = list(groups).index(members), group_label(members, labels)
+    group = group_label(members, labels)
     series = {place: points for place in members if (points := runs[place].series(name))}
     for place, points in series.items():
         yield line(labels[place], points, axes[place], colour, name) | {"faint": len(series) > 1, "group": group}

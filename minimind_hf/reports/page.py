@@ -21,7 +21,7 @@ from .histograms import histograms
 from .packed import ROOM_FOR_TOKENS, asset, fitted, packed_json, plotting_library
 from .people import counted, date, date_again, duration, millions
 from .probes import probes_of
-from .record import RunRecord, read_run
+from .record import FROM_DATA, FROM_ROLLOUTS, RunRecord, read_run
 from .results import cards, settings_that_differ, table
 from .rows import as_text, rows_of
 from .samples import early_and_late
@@ -92,12 +92,13 @@ def render(*runs: RunRecord, refresh: int | None = None) -> str:
         about=_about(runs[0]) if alone else [],
         results=None if alone else table(runs, labels),
         different=None if alone else _different(runs, labels),
+        checked=any(run.learns_from == FROM_ROLLOUTS for run in runs),
         health=_health(runs, labels),
         unchecked=_unchecked(runs, labels),
         charts=list(enumerate(data["charts"])),
         axes=data["axes"],
         zero=zero_everywhere(runs),
-        samples=early_and_late(runs[0]) if alone else None,
+        samples=early_and_late(runs[0]) if alone and runs[0].learns_from == FROM_ROLLOUTS else None,
         probes=probes_of(runs[0]) if alone else None,
         tokens=_tokens(runs[0]) if alone else None,
         rows=rows,
@@ -128,7 +129,12 @@ def _subtitle(runs: Sequence[RunRecord]) -> str:
     run = runs[0]
     parts = [run.algorithm, counted(run.steps, "optimizer step"), written]
     if (seconds := run.seconds) is not None:
-        parts.insert(2, said("{time} in rollouts, scoring, updates and evaluations", time=duration(seconds)))
+        text = (
+            "{time} in updates and evaluations"
+            if run.learns_from == FROM_DATA
+            else "{time} in rollouts, scoring, updates and evaluations"
+        )
+        parts.insert(2, said(text, time=duration(seconds)))
     return " · ".join(part for part in parts if part)
 
 
@@ -182,7 +188,7 @@ def _unchecked(runs: Sequence[RunRecord], labels: Sequence[str]) -> list[str]:
     found = []
     for run, label in zip(runs, labels, strict=True):
         count = len(run.series("loss"))
-        if count < LOGS_OF_FIRST_CHECKS:
+        if count < LOGS_OF_FIRST_CHECKS and run.learns_from == FROM_ROLLOUTS:
             sentence = said(text, steps=counted(count, "optimizer step"), needed=LOGS_OF_FIRST_CHECKS)
             found.append(sentence if len(runs) == 1 else label + said(": ") + sentence)
     return found

@@ -34,6 +34,7 @@ COMPLETIONS_FOLDER, SAMPLES_FOLDER = "completions", "samples"
 EARLY, LATE = "early.jsonl", "late.jsonl"
 DISTRIBUTIONS, PROBES, TOKENS = "distributions.jsonl", "probes.jsonl", "tokens.jsonl"
 NUM_SAMPLES = 6
+FROM_ROLLOUTS, FROM_DATA = "rollouts", "data"  # what a run learns from: what it samples, or given texts
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class RunRecord:
         tokens (`list[dict]`): Completions token by token.
         folder (`Path`, *optional*): Where its completions are.
         error (`dict`): The error that ended the run.
+        learns_from (`str`): `"rollouts"`, or `"data"` for given texts.
     """
 
     name: str
@@ -72,6 +74,7 @@ class RunRecord:
     tokens: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
     error: dict[str, Any] = field(default_factory=dict)
+    learns_from: str = FROM_ROLLOUTS
 
     def series(self, name: str) -> dict[int, float]:
         """Logged values by step. If a resume repeated a step, its later log counts."""
@@ -142,6 +145,7 @@ def read_run(folder: str | Path) -> RunRecord:
         tokens=read_lines(folder / SAMPLES_FOLDER / TOKENS, grows=True),
         folder=folder,
         error=error,
+        learns_from=run.get("learns_from", FROM_ROLLOUTS),
     )
 
 

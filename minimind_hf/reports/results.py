@@ -11,7 +11,7 @@ from typing import Any
 from ..language import said
 from .curves import axes_of, group_label
 from .people import duration, number, percent
-from .record import RunRecord
+from .record import FROM_DATA, RunRecord
 from .seeds import CONFIDENCE, Mean, by_settings, compared_settings, differing, mean_over_runs
 
 _SHARE = re.compile(r"eval_accuracy_(before|after)")
@@ -25,6 +25,20 @@ CARDS = {
     "explained_variance": "explained variance",
     "tokens_per_second": "tokens per second",
 }
+CARDS_OF_DATA = {  # of runs that learn from given texts
+    "loss": "loss",
+    "eval_loss": "held-out loss",
+    "mean_token_accuracy": "token accuracy",
+    "eval_mean_token_accuracy": "held-out token accuracy",
+    "rewards/accuracies": "pairs in the right order",
+    "accuracy": "pairs in the right order",
+    "eval_rewards/accuracies": "held-out pairs in the right order",
+    "eval_accuracy": "held-out pairs in the right order",
+    "rewards/margins": "margin",
+    "margin": "margin",
+}
+AT_THE_END = {"reward": "reward at the end", "loss": "loss at the end"}
+_OF_DATA = re.compile(r"(eval_)?(mean_token_accuracy|rewards/accuracies|accuracy)")  # shares of runs on given texts
 _END = 10  # the end of a run is its last tenth
 
 
@@ -53,7 +67,9 @@ def ends(run: RunRecord, name: str) -> tuple[float, float] | None:
 
 
 def held_out_names(run: RunRecord) -> list[str]:
-    """Logged numbers of evaluations on prompts that are not trained on."""
+    """Logged numbers of evaluations on what is not trained on."""
+    if run.learns_from == FROM_DATA:
+        return [name for name in CARDS_OF_DATA if name.startswith("eval_") and name in run.logged_names]
     names = [name for name in run.logged_names if _HELD_OUT.fullmatch(name)]
     return sorted(names, key=lambda name: (not _SHARE.fullmatch(name), name.endswith("after")))
 
@@ -78,48 +94,61 @@ def label_of(name: str) -> str:
     if share := _SHARE.fullmatch(name):
         text = "held-out accuracy before" if share.group(1) == "before" else "held-out accuracy after"
         return said(text)
+    if name in CARDS_OF_DATA:
+        return said(CARDS_OF_DATA[name])
     name = name.removeprefix("eval_").removeprefix("rewards/").removesuffix("/mean").replace("rewards/", "")
     return said("held-out {name}", name=name)
 
 
 def _written(name: str, value: float, half: float | None) -> str:
-    is_share, is_known = _SHARE.fullmatch(name), half is not None and math.isfinite(half)
+    is_share, is_known = _is_share(name), half is not None and math.isfinite(half)
     if is_share:
         return f"{100 * value:.1f} ± {100 * half:.1f} %" if is_known else percent(value)
     return f"{number(value)} ± {number(half)}" if is_known else number(value)
+
+
+def _is_share(name: str) -> bool:
+    return bool(_SHARE.fullmatch(name) or _OF_DATA.fullmatch(name))
 
 
 def table(runs: Sequence[RunRecord], labels: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """The results of runs that are compared: a row for each, or for those that differ only in their seeds.
 
     Returns:
-        `tuple[list[str], list[list[str]]]`: The head and the rows.
+        `tuple[list[str], list[list[str]]]`: The head and the rows, without columns in which no run has a value.
     """
-    names = list(dict.fromkeys(name for run in runs for name in held_out_names(run)))
+    held_out = list(dict.fromkeys(label_of(name) for run in runs for name in held_out_names(run)))
     head = [
-        *map(said, ("run", "runs", "reward at the end")),
-        *map(label_of, names),
+        *map(said, ("run", "runs", *AT_THE_END.values())),
+        *held_out,
         *map(said, ("time", "per step", "steps", "completions", "tokens")),
     ]
-    return head, [
-        [*_row([runs[place] for place in members], group_label(members, labels), names)]
+    rows = [
+        [*_row([runs[place] for place in members], group_label(members, labels), held_out)]
         for members in by_settings(runs)
     ]
+    kept = [place for place, column in enumerate(zip(*rows, strict=True)) if set(column) != {"-"}]
+    return [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
-def _row(members: Sequence[RunRecord], label: str, names: Sequence[str]) -> Iterator[str]:
+def _row(members: Sequence[RunRecord], label: str, held_out: Sequence[str]) -> Iterator[str]:
     yield label
     yield str(len(members))
-    yield _over(members, "reward", [each[1] for run in members if (each := ends(run, "reward"))])
-    for name in names:
+    from_data = members[0].learns_from == FROM_DATA
+    for name in AT_THE_END:  # the loss of a run on rollouts says little: its data change with the policy
+        has_it = from_data == (name == "loss")
+        yield _over(members, name, [each[1] for run in members if has_it and (each := ends(run, name))])
+    names = {label_of(name): name for name in held_out_names(members[0])}
+    for name in (names.get(label, "") for label in held_out):
         yield _over(members, name, [list(run.series(name).values())[-1] for run in members if run.series(name)])
     seconds = [run.seconds for run in members if run.seconds]
     yield duration(fmean(seconds)) if seconds else "-"
     per_step = [each for run in members if (each := seconds_per_step(run)) is not None]
     yield duration(fmean(per_step)) if per_step else "-"
     yield number(max(run.steps for run in members))
-    for axis in ("completions", "tokens"):
-        last = [max(points.values()) for run in members if (points := axes_of(run).get(axis))]
+    for counted in (("completions",), ("tokens", "tokens_of_data")):
+        axes = [points for run in members for axis in counted if (points := axes_of(run).get(axis))]
+        last = [max(points.values()) for points in axes]
         yield number(round(fmean(last))) if last else "-"
 
 
@@ -157,10 +186,11 @@ def cards(run: RunRecord) -> Iterator[Result]:
         half = half_width(run, "eval_accuracy_after")
         text = _written("eval_accuracy_after", after[-1], half)
         yield Result(said("held-out accuracy"), text, said("before {value}", value=percent(before[-1])))
-    for name, label in CARDS.items():
+    for name, label in (CARDS_OF_DATA if run.learns_from == FROM_DATA else CARDS).items():
         if (values := ends(run, name)) is not None:
             half = half_width(run, name) if name.startswith("eval_") else None
-            note = said("at the start {value}", value=number(values[0])) if len(run.series(name)) > 1 else ""
+            first = percent(values[0]) if _is_share(name) else number(values[0])
+            note = said("at the start {value}", value=first) if len(run.series(name)) > 1 else ""
             yield Result(said(label), _written(name, values[1], half), note)
     if (per_step := seconds_per_step(run)) is not None:
         yield Result(said("per step"), duration(per_step), said("{time} in all", time=duration(run.seconds)))

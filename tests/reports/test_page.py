@@ -115,7 +115,7 @@ def test_a_run_from_python_leaves_its_page_and_says_where(make_trainer, tmp_path
 
 
 def test_a_report_that_cannot_be_written_does_not_take_the_model_with_it(make_trainer, monkeypatch, caplog):
-    monkeypatch.setattr("minimind_hf.trainer.logs.run_log.write_report", lambda folder, **options: 1 / 0)
+    monkeypatch.setattr("minimind_hf.trainer.logs.run_files.write_report", lambda folder, **options: 1 / 0)
     trainer = make_trainer(max_steps=1)
     trainer.train()
     assert_names(caplog.text, "ZeroDivisionError", "minimind-hf report", trainer.args.output_dir)
@@ -199,7 +199,7 @@ def test_every_logged_number_is_drawn_or_known_to_be_left_out(run_dir):
         name for name in run.logged_names if not name.endswith("std") and not name.startswith(("train_", "total_"))
     }
     axes = {"completions/count", "completions/tokens"}
-    assert left_out - drawn == {"learning_rate", "ratio_mean", "advantages/mean", *axes}
+    assert left_out - drawn == {"ratio_mean", "advantages/mean", *axes}
 
 
 def test_what_a_reward_function_logs_gets_a_chart_of_its_own():

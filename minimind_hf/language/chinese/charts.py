@@ -65,6 +65,32 @@ CHARTS = {
     ),
     "Prompts drawn and put aside": "抽取和搁置的 prompt",
     "Per rollout of one process.": "单个进程每次 rollout。",
+    "Training and held-out loss": "训练 loss 与留出 loss",
+    "Should fall. Held-out loss that rises again: the rows are learned by heart.": (
+        "应当下降。留出 loss 又升上去，说明模型在死记训练数据。"
+    ),
+    "Token accuracy": "token 正确率",
+    "Share of the tokens that the model thought the most likely.": "模型认为最可能的 token 正好就是原文的比例。",
+    "Pairs in the right order": "排序正确的偏好对",
+    "Share of the pairs whose chosen answer has the higher reward; chance is 0.5.": (
+        "chosen 的 reward 更高的偏好对所占比例；随机是 0.5。"
+    ),
+    "Margin": "margin",
+    "By how much the reward of the chosen answer is higher.": "chosen 的 reward 高出多少。",
+    "Rewards of the pairs": "偏好对的 reward",
+    "Of DPO: how much more likely than at the start the answers have become, times beta.": (
+        "DPO 的 reward：回答的 log-probability 比开始时高多少，再乘 beta。"
+    ),
+    "Rewards of the batch": "一批数据的 reward",
+    "Of both answers of each pair.": "每个偏好对的两个回答都算在内。",
+    "Log-probabilities of the pairs": "偏好对的 log-probability",
+    "Summed over the answer. Both fall fast: the model forgets the answers instead of choosing between them.": (
+        "对整个回答求和。两条都快速下降：模型不是在两者之间选择，而是两个回答都在忘。"
+    ),
+    "Router loss": "路由 loss",
+    "The auxiliary loss of a mixture of experts.": "混合专家模型的辅助 loss。",
+    "Entropy of the next token": "下一个 token 的熵",
+    "Learning rate": "学习率",
     "Loss": "Loss",
     "Says little by itself: the data change with the policy.": "单看说明不了什么：数据随策略而变。",
     "Gradient norm": "梯度范数",
@@ -95,6 +121,7 @@ CHARTS = {
     "optimizer step": "优化步",
     "completions sampled": "采样的回答数",
     "tokens sampled": "采样的 token 数",
+    "tokens trained on": "训练用的 token 数",
     "seconds of training": "训练时间（秒）",
     "minutes of training": "训练时间（分钟）",
     "hours of training": "训练时间（小时）",

@@ -28,6 +28,7 @@ PAGE = {
     "{count} runs compared": "{count} 次训练的对比",
     "written {date}": "生成于 {date}",
     "{time} in rollouts, scoring, updates and evaluations": "rollout、打分、更新和评测共 {time}",
+    "{time} in updates and evaluations": "更新和评测共 {time}",
     "The run ended at step {step} with {type}: {message}": "训练在第 {step} 步因 {type} 结束：{message}",
     "The run ended at step {step} with {type}.": "训练在第 {step} 步因 {type} 结束。",
     "The run was interrupted at step {step} (Ctrl-C).": "训练在第 {step} 步被中断（Ctrl-C）。",
@@ -40,6 +41,13 @@ PAGE = {
     ", {count} of them trained": "，其中 {count} 参与训练",
     "held-out reward": "留出 reward",
     "held-out accuracy": "留出正确率",
+    "loss": "loss",
+    "held-out loss": "留出 loss",
+    "token accuracy": "token 正确率",
+    "held-out token accuracy": "留出 token 正确率",
+    "pairs in the right order": "排序正确的偏好对",
+    "held-out pairs in the right order": "留出数据里排序正确的偏好对",
+    "margin": "margin",
     "tokens per completion": "每条回答的 token 数",
     "explained variance": "explained variance",
     "tokens per second": "每秒 token 数",
@@ -50,14 +58,15 @@ PAGE = {
     # several runs
     "Results": "结果",
     "Of runs that differ only in their seeds, the mean with its 95 % interval over runs (Student's t); of a single "
-    "run, with that over its held-out prompts. The reward is that of the last tenth of the logs.": (
+    "run, with that over its held-out prompts. Values at the end are means over the last tenth of the logs.": (
         "只有随机种子不同的多次训练，给出均值和它们之间的 95 % 置信区间（Student t）；"
-        "单次训练的区间按留出的 prompt 计算。reward 取最后十分之一的日志。"
+        "单次训练的区间按留出的 prompt 计算。结束时的数值是最后十分之一日志的平均。"
     ),
     "run": "训练",
     "runs": "次数",
     "runs that are shown": "显示哪些训练",
     "reward at the end": "结束时的 reward",
+    "loss at the end": "结束时的 loss",
     "held-out {name}": "留出 {name}",
     "held-out accuracy before": "训练前的留出正确率",
     "held-out accuracy after": "训练后的留出正确率",

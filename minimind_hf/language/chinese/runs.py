@@ -38,6 +38,20 @@ RUNS = {
     "supervised step {step}: {share:.0%} of the episodes go as the worked ones": (
         "监督微调第 {step} 步：{share:.0%} 的 episode 和示范一致"
     ),
+    "The chat template ends turns with '{end}', the tokenizer's EOS is '{eos}': the saved generation config stops at "
+    "both ({ids})": "chat template 用 '{end}' 结束一轮，tokenizer 的 EOS 是 '{eos}'：保存的 generation config 遇到"
+    "任何一个都停（{ids}）",
+    "{cut} of the {rows} rows of {source} are longer than {limit} tokens and are left out (drop_longer)": (
+        "{source} 的 {rows} 行里有 {cut} 行超过 {limit} 个 token，已去掉（drop_longer）"
+    ),
+    "{cut} of the {rows} rows of {source} are longer than {limit} tokens and are cut (max_length): what comes after "
+    "is not learned, nor that an answer ends. Raise --max_length, or leave them out with --drop_longer true": (
+        "{source} 的 {rows} 行里有 {cut} 行超过 {limit} 个 token，会被截断（max_length）：后面的内容学不到，也学不到"
+        "回答在哪里结束。请调大 --max_length，或者用 --drop_longer true 去掉这些行"
+    ),
+    "{dropped} of the {rows} rows of the {name} are dropped: {limit} leaves nothing to learn in them": (
+        "{name} 的 {rows} 行里有 {dropped} 行被丢弃：{limit} 使这些行里没有可学的内容"
+    ),
     "wrote {path}": "已写入 {path}",
     "{time} wrote {path}": "{time} 已写入 {path}",
     "open {path}; it is written again every {seconds} s while its runs go on. Ctrl-C ends this.": (

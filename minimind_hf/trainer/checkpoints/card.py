@@ -19,6 +19,7 @@ from transformers import Trainer, TrainingArguments
 
 from ...data import PromptDataset
 from ...data.streams import PromptStream
+from ...reports.record import FROM_DATA
 from ..settings.trl_fields import unsupported_fields
 
 REWARD_CURVE = "reward_curve.png"  # next to the card
@@ -228,9 +229,12 @@ def reward_names(trainer: Trainer) -> list[str]:
 
 def settings(trainer: Trainer) -> list[tuple[str, Any]]:
     """Settings that affect the result, with their values; without settings of the prompts that have no effect."""
-    args = trainer.args
+    return _settings(trainer.args, _idle(trainer.train_dataset))
+
+
+def _settings(args: TrainingArguments, idle: Iterable[str] = ()) -> list[tuple[str, Any]]:
     inherited = {field.name for field in fields(TrainingArguments)}
-    left_out = {*_NOT_OF_THE_RESULT, *unsupported_fields(type(args)), *_idle(trainer.train_dataset)}
+    left_out = {*_NOT_OF_THE_RESULT, *unsupported_fields(type(args)), *idle}
     own = [f.name for f in fields(args) if f.name not in inherited and f.name not in left_out]
     values = ((name, getattr(args, name)) for name in (*_SHARED_SETTINGS, *own))
     return [(name, getattr(value, "value", value)) for name, value in values if value is not None]
@@ -251,22 +255,47 @@ def described_run(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+def described_run_on_data(trainer: Trainer, label: str, of_data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a run that learns from given texts, as those of trl's trainers in the recipes.
+
+    Args:
+        trainer (`Trainer`): With a `policy`, the model that is trained.
+        label (`str`): What the algorithm is called.
+        of_data (`Mapping[str, Any]`): Settings of the data, which are not among the trainer's.
+    """
+    model = trainer.policy
+    trained = {"model": _model_name(model), "rows": len(trainer.train_dataset), "steps": trainer.state.max_steps}
+    return {
+        "algorithm": label,
+        "learns_from": FROM_DATA,
+        "settings": trained | _adapter_settings(model) | dict(of_data) | dict(_settings(trainer.args)),
+    }
+
+
 def what_is_trained(trainer: Trainer) -> dict[str, Any]:
     """The differences between runs with equal settings: model, adapters, number of prompts, rewards, steps."""
     model, prompts = trainer.policy, trainer.train_dataset
     weighted = zip(trainer.scorer.weights.tolist(), reward_names(trainer), strict=True)
     described = {
-        "model": getattr(model.config, "_name_or_path", "") or type(model).__name__,
+        "model": _model_name(model),
         "prompts": "a stream" if isinstance(prompts, PromptStream) else len(prompts),
         "rewards": ", ".join(f"{weight:g} x {name}" for weight, name in weighted) or "none",
         "steps": trainer.state.max_steps,
     }
-    if is_peft_model(model):
-        adapter = model.peft_config[model.active_adapter].to_dict()
-        targets = adapter.get("target_modules")
-        adapter["target_modules"] = targets if isinstance(targets, str) else ", ".join(sorted(targets or []))
-        described |= {f"adapter_{name}": adapter[name] for name in _OF_ADAPTERS if adapter.get(name)}
-    return described
+    return described | _adapter_settings(model)
+
+
+def _model_name(model: Any) -> str:
+    return getattr(model.config, "_name_or_path", "") or type(model).__name__
+
+
+def _adapter_settings(model: Any) -> dict[str, Any]:
+    if not is_peft_model(model):
+        return {}
+    adapter = model.peft_config[model.active_adapter].to_dict()
+    targets = adapter.get("target_modules")
+    adapter["target_modules"] = targets if isinstance(targets, str) else ", ".join(sorted(targets or []))
+    return {f"adapter_{name}": adapter[name] for name in _OF_ADAPTERS if adapter.get(name)}
 
 
 def _results(log_history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:

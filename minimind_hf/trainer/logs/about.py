@@ -31,6 +31,7 @@ def about_run(trainer: Trainer) -> dict[str, Any]:
     Returns:
         `dict`: `run_name` (unless it is the folder's), `output_dir`, `started`, `command`, `machine`, `versions`,
         `parameters` and `trainable_parameters` of the policy, `held_out_prompts` (if there is one evaluation set).
+        Of a trainer that is not of this package, `policy` is the model that it trains.
     """
     args = trainer.args
     counts = parameter_counts(trainer.policy)

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers.trainer_utils import get_last_checkpoint
@@ -14,32 +15,40 @@ from ...reports.page import REPORT_FILE
 from ...reports.record import COMPLETIONS_FOLDER, SAMPLES_FOLDER
 
 
-def closing_lines(folder: str | Path, model: str | Path | None = None, question: str | None = None) -> list[str]:
+def closing_lines(
+    folder: str | Path,
+    model: str | Path | None = None,
+    question: str | None = None,
+    command: Sequence[str] | None = None,
+) -> list[str]:
     """Says what a run has left in its folder, in the language that is spoken.
 
     Args:
         folder (`str` or `Path`): The output_dir of the run.
         model (`str` or `Path`, *optional*): Where the trained model was saved. Unset: in the last checkpoint, if any.
         question (`str`, *optional*): What to ask the model.
+        command (`Sequence[str]`, *optional*): What comes next: arguments of `minimind-hf`. Unset: talk to the model.
     """
     folder = Path(folder)
     model = model or get_last_checkpoint(str(folder))
-    completions = folder / COMPLETIONS_FOLDER
-    if not completions.is_dir():
-        samples = folder / SAMPLES_FOLDER
-        completions = Text("{folder}, a few of the first and of the last step (all: log_completions)", folder=samples)
     unsaved = Text("not saved yet; trainer.save_model() writes it to {folder}", folder=folder)
+    asking = ["--thinking", "--prompt", question] if question else []
+    command = command or ["chat", str(model or folder), *asking]
     return [
         said("report: {path}", path=folder / REPORT_FILE),
         said("model: {path}", path=model or unsaved),
-        said("completions: {path}", path=completions),
-        said("next: {command}", command=_next_command(model or folder, question)),
+        *_completions(folder),
+        said("next: {command}", command=f"{command_line_tool()} {shlex.join(command)}"),
     ]
 
 
-def _next_command(model: str | Path, question: str | None) -> str:
-    asking = ["--thinking", "--prompt", question] if question else []
-    return f"{command_line_tool()} {shlex.join(['chat', str(model), *asking])}"
+def _completions(folder: Path) -> list[str]:
+    """Where they are; a run that learns from given texts has none."""
+    completions, samples = folder / COMPLETIONS_FOLDER, folder / SAMPLES_FOLDER
+    if not completions.is_dir() and not samples.is_dir():
+        return []
+    few = Text("{folder}, a few of the first and of the last step (all: log_completions)", folder=samples)
+    return [said("completions: {path}", path=completions if completions.is_dir() else few)]
 
 
 def command_line_tool() -> str:

@@ -40,11 +40,18 @@ class RLProgressCallback(TrainerCallback):
         console (`rich.console.Console`, *optional*): Default: standard output.
         shown (`Mapping[str, str]`): The numbers by their names in the logs, most important first, and what the line
             calls them. Default: reward, KL, length, loss and tokens per second.
+        language (`str`, *optional*): `"en"`, `"zh"` or `"auto"`. Default: that of the settings, or else `"auto"`.
     """
 
-    def __init__(self, console: Console | None = None, shown: Mapping[str, str] = SHOWN):
+    def __init__(
+        self,
+        console: Console | None = None,
+        shown: Mapping[str, str] = SHOWN,
+        language: str | None = None,
+    ):
         self._console = console or Console()
         self._shown = shown
+        self._given_language = language
         self._progress: Progress | None = None
         self._start = (0, 0.0)  # step and time
         self._last_line = -math.inf
@@ -56,7 +63,7 @@ class RLProgressCallback(TrainerCallback):
         self._start = (state.global_step, time.monotonic())
         self._last_line = -math.inf
         self._known = {}
-        self._language = chosen(getattr(args, "language", AUTO))  # recipes before RL follow the locale
+        self._language = chosen(self._given_language or getattr(args, "language", AUTO))
         is_wide = self._console.width >= WIDE
         self._progress = Progress(
             TextColumn("{task.description}"),

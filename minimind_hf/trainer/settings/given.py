@@ -33,7 +33,7 @@ def noting_given(post_init: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(post_init)
     def noting(args: Any) -> None:
         if not hasattr(args, _GIVEN):
-            names = [each.name for each in fields(args) if each.init and _differs(getattr(args, each.name), each)]
+            names = [each.name for each in fields(args) if each.init and differs(getattr(args, each.name), each)]
             setattr(args, _GIVEN, tuple(names))
         post_init(args)
         args.note_settled()
@@ -62,6 +62,7 @@ def _values(args: Any) -> dict[str, Any]:
     return without_secrets({each.name: getattr(args, each.name, None) for each in fields(args)})
 
 
-def _differs(value: Any, field: Field) -> bool:
+def differs(value: Any, field: Field) -> bool:
+    """Whether a value is not the default of its field."""
     default = field.default if field.default_factory is MISSING else field.default_factory()
     return value is not MISSING and value != default

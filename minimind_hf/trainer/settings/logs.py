@@ -7,6 +7,12 @@ from typing import Annotated, Any
 from ...bounds import Bounds, Count
 from ...language import AUTO, LANGUAGES
 
+LANGUAGE_HELP = (
+    "What health messages, progress, last lines and report.html are written in: 'en', 'zh', or 'auto' for Chinese "
+    "where the locale is (LC_ALL, LC_MESSAGES, LANG). Errors stay English."
+)
+Language = Annotated[str, Bounds(choices=(AUTO, *LANGUAGES))]
+
 
 def _field(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
@@ -19,11 +25,7 @@ class LogSettings:
     health: bool = _field(
         True, "Say in one line what seems to go wrong and what to try; stop before an update that is not finite."
     )
-    language: Annotated[str, Bounds(choices=(AUTO, *LANGUAGES))] = _field(
-        AUTO,
-        "What health messages, progress, last lines and report.html are written in: 'en', 'zh', or 'auto' for Chinese "
-        "where the locale is (LC_ALL, LC_MESSAGES, LANG). Errors stay English.",
-    )
+    language: Language = _field(AUTO, LANGUAGE_HELP)
     log_completions: bool = _field(
         False,
         "At each log, write completions to OUTPUT_DIR/completions as jsonl, and send them to those trackers of "
