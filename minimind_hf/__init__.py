@@ -5,13 +5,13 @@ Importing registers MiniMind with transformers' Auto classes. Everything else is
 and transformers too.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import (
     environment,  # noqa: F401 - first of all: torch reads its variables with its first tensor, and its end is the last
     models,  # noqa: F401 - registers MiniMind
 )
+from .lazy import lazy
 
 if TYPE_CHECKING:
     from .agent import AgentError, Conversation, Reply, calculate
@@ -98,12 +98,4 @@ __all__ = [
     "load_prompts",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name], __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazy(__name__, _LAZY)

@@ -12,8 +12,9 @@ MOST_LINES = 350
 # From the ground up. A module may import rooms of lower floors, and modules of its own room without a circle. The
 # `__init__` of a room with rooms inside shows what they hold, so it stands above them.
 FLOORS = (
-    ("import_hooks",),
-    ("environment", "event_loop", "atomic", "paths", "import_paths", "bounds", "flags", "tasks", "language"),
+    ("import_hooks", "lazy"),
+    ("environment", "event_loop", "atomic", "paths", "import_paths", "bounds", "default_sizes", "flags", "tasks")
+    + ("language",),
     ("algorithms", "reports"),
     ("forward", "models", "health"),
     ("rewards",),

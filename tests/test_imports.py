@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 
 import minimind_hf
 from minimind_hf import MiniMindConfig, import_hooks
+from minimind_hf.cli import COMMANDS
 from minimind_hf.models import registration
 
 LIGHT = """
@@ -58,9 +59,12 @@ def test_importing_is_light():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"), [(["--help"], 0), (["report", "--help"], 0), (["report", "absent"], 1)]
+    ("arguments", "status"),
+    [([], 2), (["--help"], 0), (["report", "absent"], 1), (["chat", "absent", "--yes"], 1), (["estimate"], 2)]
+    + [([command, "--help"], 0) for command in COMMANDS],
 )
 def test_command_line_is_light(arguments, status):
+    """Nothing heavy is imported to show a help, or to refuse a flag."""
     run_python(f"""
 from minimind_hf.cli import main
 try:

@@ -5,13 +5,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from transformers.utils.logging import disable_progress_bar
-
-from ..agent.loading import load_tools
-from ..chat import HELP, NO_SWITCH, AnswerSettings, Chat, ChatSettings, ChatTools, ToolSettings, converse
+from ..chat.settings import HELP, NO_SWITCH, AnswerSettings, ChatSettings, ToolSettings
 from ..flags import ModelFlags, Repeated, flag, make_parser, refuse_unused, switch, taken
-from ..forward.introspection import eos_token_ids
-from ..inference import load_for_inference
 
 
 @dataclass
@@ -48,10 +43,21 @@ def main(arguments: Sequence[str]) -> int:
     flags, answers, bounds = (taken(each, options) for each in (ChatFlags, AnswerSettings, ToolSettings))
     if not flags.tools:
         refuse_unused(bounds, "--tools")
-    functions = load_tools(flags.tools)
     settings = ChatSettings(**vars(answers), thinking=flags.thinking, show_thinking=not flags.hide_thinking)
+    return _chat(options.model, flags, settings, bounds, taken(ModelFlags, options))
+
+
+def _chat(path: str, flags: ChatFlags, settings: ChatSettings, bounds: ToolSettings, of_model: ModelFlags) -> int:
+    from transformers.utils.logging import disable_progress_bar  # all of these imported here to keep --help fast
+
+    from ..agent.loading import load_tools
+    from ..chat import Chat, ChatTools, converse
+    from ..forward.introspection import eos_token_ids
+    from ..inference import load_for_inference
+
+    functions = load_tools(flags.tools)
     disable_progress_bar()
-    model, tokenizer = load_for_inference(options.model, **vars(taken(ModelFlags, options)))
+    model, tokenizer = load_for_inference(path, **vars(of_model))
     tools = None
     if functions:
         allow = (lambda call: True) if flags.yes else _allowed_at_the_terminal
@@ -63,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     if flags.thinking and not chat.has_thinking_switch():
         print(f"--thinking: {NO_SWITCH}", file=sys.stderr)
     if flags.prompt is None:
-        chat.console.print(f"{options.model}: {HELP}", markup=False)
+        chat.console.print(f"{path}: {HELP}", markup=False)
     try:
         converse(chat, _typed_lines() if flags.prompt is None else flags.prompt, flags.seed)
     finally:

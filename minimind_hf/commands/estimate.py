@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from transformers import AutoConfig
-
+from .. import default_sizes
 from ..bounds import Count, check_settings
 from ..estimate import (
     ALGORITHMS,
@@ -21,14 +20,8 @@ from ..estimate import (
     shape_of,
 )
 from ..flags import flag, make_parser, switch, taken
-from ..paths import adapter_settings, check_loadable, holds_adapters
-from ..trainer import GRPOConfig, PPOConfig, RLConfig
 
-# Sizes that default to the algorithm's config
-_SIZES = {
-    "grpo": (GRPOConfig, ("per_device_train_batch_size", "num_generations")),
-    "ppo": (PPOConfig, ("per_device_train_batch_size", "num_generations", "mini_batch_size")),
-}
+_SIZES = {"grpo": default_sizes.GRPO, "ppo": default_sizes.PPO}
 PLACES = ("cpu", "cuda")
 _number = partial(flag, metavar="N")
 
@@ -47,18 +40,24 @@ class EstimateFlags:
     no_reference: bool = switch("no KL penalty, so no reference model")
     per_device_train_batch_size: Count | None = _number(
         None,
-        f"as in the config (default: {GRPOConfig.per_device_train_batch_size}; "
-        f"ppo: {PPOConfig.per_device_train_batch_size})",
+        f"as in the config (default: {default_sizes.GRPO['per_device_train_batch_size']}; "
+        f"ppo: {default_sizes.PPO['per_device_train_batch_size']})",
     )
     steps_per_generation: Count = _number(1, "as in the config (default %(default)s)")
-    mini_batch_size: Count | None = _number(None, f"for ppo, as in the config (default: {PPOConfig.mini_batch_size})")
-    max_batch_rows: Count = _number(RLConfig.max_batch_rows, "completions decoded at a time (default %(default)s)")
+    mini_batch_size: Count | None = _number(
+        None, f"for ppo, as in the config (default: {default_sizes.PPO['mini_batch_size']})"
+    )
+    max_batch_rows: Count = _number(
+        default_sizes.MAX_BATCH_ROWS, "completions decoded at a time (default %(default)s)"
+    )
     num_generations: Count | None = _number(
-        None, f"completions per prompt (default: {GRPOConfig.num_generations}; ppo: {PPOConfig.num_generations})"
+        None,
+        f"completions per prompt (default: {default_sizes.GRPO['num_generations']}; "
+        f"ppo: {default_sizes.PPO['num_generations']})",
     )
     max_prompt_length: Count = _number(Setting.prompt, "tokens per prompt (default %(default)s)")
     max_completion_length: Count = _number(
-        RLConfig.max_completion_length, "tokens per completion (default %(default)s)"
+        default_sizes.MAX_COMPLETION_LENGTH, "tokens per completion (default %(default)s)"
     )
     max_tokens_per_microbatch: Count | None = _number(None, "tokens computed at a time (default: as in training)")
     use_cpu: bool = switch("estimate a run on a CPU, which computes fewer tokens at a time")
@@ -83,10 +82,10 @@ class EstimateFlags:
             raise ValueError("--use_cpu and --device cuda contradict each other. Leave one out.")
 
     def sizes(self) -> dict[str, int]:
-        """Batch sizes of the algorithm, from the flags or else from its config."""
-        config, names = _SIZES[self.algorithm]
-        given = {name: getattr(self, name) for name in names}
-        return {name: getattr(config, name) if value is None else value for name, value in given.items()}
+        """Batch sizes of the algorithm, from the flags or else the defaults of its config."""
+        defaults = _SIZES[self.algorithm]
+        given = {name: getattr(self, name) for name in defaults}
+        return {name: defaults[name] if value is None else value for name, value in given.items()}
 
     def setting(self, trained: int | None) -> Setting:
         """Returns the settings of the run; `trained` is the number of adapter parameters."""
@@ -124,6 +123,11 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("name a model, or ask what fits where: minimind-hf estimate --device cuda")
     if options.model is None:
         return _print_table(flags)
+
+    from transformers import AutoConfig  # imported here to keep --help fast
+
+    from ..paths import check_loadable
+
     check_loadable(options.model, needs_weights=False)
     model, lora_r = _base_and_rank(options.model, flags.lora_r)
     shape = shape_of(AutoConfig.from_pretrained(model, trust_remote_code=flags.trust_remote_code))
@@ -160,6 +164,8 @@ def _print_table(flags: EstimateFlags) -> int:
 
 def _base_and_rank(model: str, lora_r: int | None) -> tuple[str, int | None]:
     """Returns the model and the rank of its adapters; a folder of adapters stands for its base with adapters."""
+    from ..paths import adapter_settings, holds_adapters
+
     if not holds_adapters(model):
         return model, lora_r
     adapters = adapter_settings(model)

@@ -21,6 +21,7 @@ nothing was measured on one.
 from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
+from .. import default_sizes
 from ..bounds import Bounds, Count, check_settings
 
 MODES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
@@ -96,11 +97,11 @@ class Setting:
     dtype: Annotated[str, Bounds(choices=tuple(DTYPES))] = "float32"
     trained: Count | None = None
     reference: bool = True
-    rows: Count = 12
+    rows: Count = default_sizes.GRPO["per_device_train_batch_size"]
     rollout_rows: Count | None = None
-    group: Count = 6
+    group: Count = default_sizes.GRPO["num_generations"]
     prompt: Count = 128
-    completion: Count = 256
+    completion: Count = default_sizes.MAX_COMPLETION_LENGTH
     max_tokens: Count | None = None
     on_cpu: bool = False
     on_cuda: bool = False

@@ -5,11 +5,33 @@ It may import everything but the commands and the chat. Settings are in `setting
 prompts are answered and episodes played in `answers` and `playing`, and what is printed in `tables`.
 """
 
-from .answers import Answers, ExactMatch, answer_prompts
-from .estimates import Estimate, estimate, pass_at_k
-from .playing import EpisodeSettings, agent_for, prompts_of
-from .settings import EvalSettings, thinking_ratio_of
-from .tables import as_table, changes_table, summary
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
+
+if TYPE_CHECKING:
+    from .answers import Answers, ExactMatch, answer_prompts
+    from .estimates import Estimate, estimate, pass_at_k
+    from .playing import agent_for, prompts_of
+    from .settings import EpisodeSettings, EvalSettings, thinking_ratio_of
+    from .tables import as_table, changes_table, summary
+
+_LAZY = {
+    "Answers": ".answers",
+    "EpisodeSettings": ".settings",
+    "Estimate": ".estimates",
+    "EvalSettings": ".settings",
+    "ExactMatch": ".answers",
+    "agent_for": ".playing",
+    "answer_prompts": ".answers",
+    "as_table": ".tables",
+    "changes_table": ".tables",
+    "estimate": ".estimates",
+    "pass_at_k": ".estimates",
+    "prompts_of": ".playing",
+    "summary": ".tables",
+    "thinking_ratio_of": ".settings",
+}
 
 __all__ = [
     "Answers",
@@ -27,3 +49,5 @@ __all__ = [
     "summary",
     "thinking_ratio_of",
 ]
+
+__getattr__, __dir__ = lazy(__name__, _LAZY)

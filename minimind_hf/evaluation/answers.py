@@ -24,8 +24,8 @@ from ..rewards.signals import Signals
 from ..rewards.verifiable import exact_match_reward
 from ..rollout import Rollout, SamplingParams, TorchEngine, check_episodes, check_rollouts
 from .estimates import passes_by_prompt
-from .playing import EpisodeSettings, prompts_of
-from .settings import EvalSettings
+from .playing import prompts_of
+from .settings import EpisodeSettings, EvalSettings
 
 EPISODE_ARGUMENTS = ("num_turns", "environments", "turn_rewards")
 """What reward functions may ask for beside the columns, where completions are episodes."""

@@ -1,50 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools and environments add to an evaluation: their settings, the agent of each model, and its prompts."""
+"""What tools and environments add to an evaluation: the agent of each model, and its prompts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..agent import Agent
-from ..bounds import Count, Positive, check_settings
 from ..data import PromptDataset
 from ..data.prompts import say_how_many_think
 from ..data.tokenizers import say_plain_prompts
-from ..flags import flag
-from .settings import EvalSettings
-
-
-@dataclass(frozen=True)
-class EpisodeSettings:
-    """Settings of episodes, by the names of training; each one is a flag of `minimind-hf eval`.
-
-    Args:
-        max_turns (`int`, *optional*), max_turn_length (`int`, *optional*), max_observation_length (`int`, *optional*),
-        tool_workers (`int`), tool_timeout (`float`): See `AgentSettings`.
-
-    Raises:
-        ValueError: If a value is out of bounds.
-    """
-
-    max_turns: Count | None = flag(
-        None, "turns after which an episode ends (default: when a turn has no call)", metavar="N"
-    )
-    max_turn_length: Count | None = flag(
-        None, "tokens after which one turn is cut (default: those of --max_completion_length)", metavar="N"
-    )
-    max_observation_length: Count | None = flag(
-        None, "tokens after which the answer of a tool is cut (default: no limit)", metavar="N"
-    )
-    tool_workers: Count = flag(8, "threads that run tools and environments (default %(default)s)", metavar="N")
-    tool_timeout: Positive = flag(
-        30.0, "seconds after which a call of a tool is given up (default %(default)s)", metavar="S"
-    )
-
-    def __post_init__(self):
-        check_settings(self)
+from .settings import EpisodeSettings, EvalSettings
 
 
 def agent_for(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How models answer in an evaluation: the flags of `minimind-hf eval` that shape its result."""
+"""How models answer and play in an evaluation: the flags of `minimind-hf eval` that shape its result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..bounds import Bounds, Count, Share, check_settings
+from ..bounds import Bounds, Count, Positive, Share, check_settings
 from ..flags import flag
 from ..reports.record import read_settings
 
@@ -57,6 +57,36 @@ class EvalSettings:
                     f"pass_at has {k}, but it must be from 1 to samples ({self.samples}): no more completions can be "
                     "chosen than are drawn. Raise --samples, or leave it out."
                 )
+
+
+@dataclass(frozen=True)
+class EpisodeSettings:
+    """Settings of episodes, by the names of training; each one is a flag of `minimind-hf eval`.
+
+    Args:
+        max_turns (`int`, *optional*), max_turn_length (`int`, *optional*), max_observation_length (`int`, *optional*),
+        tool_workers (`int`), tool_timeout (`float`): See `AgentSettings`.
+
+    Raises:
+        ValueError: If a value is out of bounds.
+    """
+
+    max_turns: Count | None = flag(
+        None, "turns after which an episode ends (default: when a turn has no call)", metavar="N"
+    )
+    max_turn_length: Count | None = flag(
+        None, "tokens after which one turn is cut (default: those of --max_completion_length)", metavar="N"
+    )
+    max_observation_length: Count | None = flag(
+        None, "tokens after which the answer of a tool is cut (default: no limit)", metavar="N"
+    )
+    tool_workers: Count = flag(8, "threads that run tools and environments (default %(default)s)", metavar="N")
+    tool_timeout: Positive = flag(
+        30.0, "seconds after which a call of a tool is given up (default %(default)s)", metavar="S"
+    )
+
+    def __post_init__(self):
+        check_settings(self)
 
 
 def thinking_ratio_of(models: Sequence[str]) -> float:

@@ -7,9 +7,9 @@ remote code and which therefore import nothing of the project; of MiniMind's own
 the same in `qwen3`, and of folders in `convert`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy
 from .registration import register
 
 if TYPE_CHECKING:
@@ -41,17 +41,7 @@ __all__ = [
     "router_load_balancing_loss",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if f".{name}" in _LAZY.values():
-        return import_module(f".{name}", __name__)
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name], __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+__getattr__, __dir__ = lazy(__name__, _LAZY)
 
 
 register()

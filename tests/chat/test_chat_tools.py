@@ -163,7 +163,7 @@ def folder(tmp_path):
 def chat_in_a_terminal(monkeypatch, capsys, typed: str, *flags: str) -> str:
     tokenizer, ends = chat_tokenizer("qwen3")
     model = Scripted(tokenizer, ends[0], call(expression="6*7"), "Well.")
-    monkeypatch.setattr("minimind_hf.commands.chat.load_for_inference", lambda path, **_: (model, tokenizer))
+    monkeypatch.setattr("minimind_hf.inference.load_for_inference", lambda path, **_: (model, tokenizer))
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     arguments = ["chat", "model", "--prompt", "hi", "--tools", "minimind_hf.agent:calculate", *flags]
     assert main(arguments) == 0

@@ -234,7 +234,7 @@ def test_two_random_models_play_the_same_conversations(folder, capsys):
     ],
 )
 def test_command_refuses_before_a_model_is_loaded(folder, flags, named, capsys, monkeypatch):
-    monkeypatch.setattr("minimind_hf.commands.evaluate.load_for_inference", None)
+    monkeypatch.setattr("minimind_hf.commands.evaluating.load_for_inference", None)
     flags = [each.format(code=folder / "code.py") for each in flags]
     assert main(arguments_of(folder, *data(folder), *flags)) == 1
     assert_names(capsys.readouterr().err, *named)
@@ -248,7 +248,7 @@ def test_no_prompts_at_all(folder, capsys):
 
 
 def test_a_template_that_knows_no_tools_is_named_before_a_model_is_loaded(folder, capsys, monkeypatch):
-    monkeypatch.setattr("minimind_hf.commands.evaluate.load_for_inference", None)
+    monkeypatch.setattr("minimind_hf.commands.evaluating.load_for_inference", None)
     make_tokenizer().save_pretrained(folder / "model_1")
     flags = [*data(folder), "--exact_match", "--tools", f"{folder / 'code.py'}:add"]
     assert main(arguments_of(folder, *flags, models=2)) == 1

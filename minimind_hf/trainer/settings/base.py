@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from ...algorithms import LOSS_AGGREGATIONS, ROLLOUT_CORRECTIONS
 from ...bounds import Bounds, Count, NotNegative, Share
+from ...default_sizes import GRPO, MAX_COMPLETION_LENGTH
 from ...environment import only_cpu
 from ...forward.layouts import LAYOUTS
 from .agents import AgentSettings
@@ -91,10 +92,11 @@ class RLConfig(AgentSettings, EngineSettings, LogSettings, ProbeSettings, Traini
     shuffle_dataset: bool = _field(True, "A new random order of prompts each epoch; of a stream, by 1,000 rows.")
 
     # Rollouts
-    num_generations: Count = _field(6, "Completions per prompt (G).")
+    num_generations: Count = _field(GRPO["num_generations"], "Completions per prompt (G).")
     num_generations_eval: Count | None = _field(None, "Completions per prompt in evaluation. Unset: num_generations.")
     max_completion_length: Count = _field(
-        256, "Tokens after which a completion is cut; with the prompt they must fit into the model's context."
+        MAX_COMPLETION_LENGTH,
+        "Tokens after which a completion is cut; with the prompt they must fit into the model's context.",
     )
     temperature: _Temperature = _field(0.8, "Sampling temperature; log-probabilities are scored at it too.")
     top_k: _TopK = _field(0, "Draw from this many of the likeliest tokens, and score over them. 0: from all.")

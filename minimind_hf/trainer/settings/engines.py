@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ...bounds import Bounds, Count, Positive
+from ...default_sizes import MAX_BATCH_ROWS
 from ...forward.proof import MODES
 from ...rollout import WEIGHT_SYNCS
 from ...rollout.torch.engine import DTYPES as ROLLOUT_DTYPES
@@ -56,7 +57,7 @@ class EngineSettings:
     rollout_engine: _Engine = _field(
         "torch", "What draws the completions: 'torch' decodes in this process, 'sglang' asks servers that you run."
     )
-    max_batch_rows: Count = _field(256, "Completions that the torch engine decodes at a time.")
+    max_batch_rows: Count = _field(MAX_BATCH_ROWS, "Completions that the torch engine decodes at a time.")
     rollout_dtype: Annotated[str | None, Bounds(choices=tuple(ROLLOUT_DTYPES))] = _field(
         None,
         "'float32' or 'bfloat16' for the torch engine to decode in; the ratio absorbs the difference. Unset: bfloat16 "

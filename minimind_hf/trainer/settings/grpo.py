@@ -20,6 +20,7 @@ from ...algorithms import (
     turn_advantages,
 )
 from ...bounds import Bounds, Count, NotNegative, Positive, Share
+from ...default_sizes import GRPO
 from .algorithm import Algorithm
 from .algorithms import advantage_of, level_notices, objective_of
 from .base import RLConfig, _field
@@ -43,7 +44,9 @@ class GRPOConfig(DynamicSamplingSettings, RLConfig):
         "'trl': trl's own defaults (dapo, beta 0, learning rate 1e-6, temperature 1, no thinking, ...) for settings "
         "that are not given. 'minimind': those here, without a message to users of trl.",
     )
-    per_device_train_batch_size: int = _field(12, "Completions per process and micro-batch (2 prompts x 6).")
+    per_device_train_batch_size: int = _field(
+        GRPO["per_device_train_batch_size"], "Completions per process and micro-batch (2 prompts x 6)."
+    )
     generation_kwargs: dict | str | None = _field(
         None, "Settings of rollouts by the names of transformers' GenerationConfig; they win over the fields."
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...bounds import Bounds, Count, NotNegative, Share
+from ...default_sizes import PPO
 from .algorithm import Algorithm
 from .base import RLConfig, _field
 
@@ -21,9 +22,11 @@ class PPOConfig(RLConfig):
     gradient_accumulation_steps)` steps, no matter how many of them an early stop skips.
     """
 
-    per_device_train_batch_size: int = _field(8, "Completions per process and rollout (x steps_per_generation).")
-    num_generations: Count = _field(1, "Completions per prompt.")
-    mini_batch_size: Count = _field(2, "Completions per process and micro-batch of the update.")
+    per_device_train_batch_size: int = _field(
+        PPO["per_device_train_batch_size"], "Completions per process and rollout (x steps_per_generation)."
+    )
+    num_generations: Count = _field(PPO["num_generations"], "Completions per prompt.")
+    mini_batch_size: Count = _field(PPO["mini_batch_size"], "Completions per process and micro-batch of the update.")
     ppo_update_iters: Count = _field(2, "Passes over each rollout.")
     clip_epsilon: NotNegative = _field(0.2, "Clip range of the ratio: 1 - clip_epsilon to 1 + clip_epsilon.")
     kl_coef: NotNegative = _field(0.02, "Weight of the KL penalty to the reference. 0: no reference model is kept.")
