@@ -7,6 +7,7 @@ import pickle
 import sys
 from collections import OrderedDict
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,6 +74,17 @@ except SystemExit as stopped:
     status = stopped.code
 assert status == {status}
 {LIGHT}""")
+
+
+@pytest.mark.parametrize(("flag", "is_there"), [("--help", False), ("--help-all", False), ("--seed", True)])
+def test_a_recipe_does_not_import_bitsandbytes_to_show_its_help(flag, is_there, tmp_path):
+    (tmp_path / "bitsandbytes.py").touch()  # as if it were installed
+    paths = [str(tmp_path), str(Path(__file__).parents[1] / "recipes")]
+    run_python(f"""
+import importlib.util, sys
+sys.argv, sys.path = ["grpo.py", {flag!r}], {paths} + sys.path
+import quiet
+assert (importlib.util.find_spec("bitsandbytes") is not None) == {is_there}""")
 
 
 @pytest.mark.parametrize(
