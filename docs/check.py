@@ -133,7 +133,7 @@ def make_environment(folder: Path) -> dict[str, str]:
     bin_folder = folder / ".venv" / "bin"
     bin_folder.mkdir(parents=True, exist_ok=True)
     accelerate = "accelerate.commands.accelerate_cli"
-    modules = {"minimind-hf": "minimind_hf.cli", "mkdocs": "mkdocs", "accelerate": accelerate}
+    modules = {"minimind-hf": "minimind_hf", "mkdocs": "mkdocs", "accelerate": accelerate}
     commands = {"python": '"$@"', "pytest": '-m pytest "$@"', "ruff": '-m ruff "$@"'}
     commands |= {name: f'-m {module} "$@"' for name, module in modules.items()}
     for name, arguments in commands.items():

@@ -76,7 +76,3 @@ def _run(command: str, arguments: Sequence[str], shows_all: bool) -> int:
 
         return run_recipe(command, [*arguments, "--debug"] if shows_all else arguments)
     return import_module(f".commands.{_MODULES.get(command, command)}", __package__).main(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,9 +3,11 @@
 
 import argparse
 import json
+import sys
 
 import pytest
 import torch
+from launching import Running
 from naming import assert_names, raises_naming
 from tiny import make_tokenizer
 from transformers import AutoConfig
@@ -100,6 +102,11 @@ def test_version(capsys):
     with raises_naming(SystemExit, 0):
         main(["--version"])
     assert capsys.readouterr().out == f"minimind-hf {minimind_hf.__version__}\n"
+
+
+def test_the_package_is_the_command():
+    done = Running([sys.executable, "-m", "minimind_hf", "--version"]).finish()
+    assert done.stdout == f"minimind-hf {minimind_hf.__version__}\n"
 
 
 def test_help_lists_all_commands(capsys):

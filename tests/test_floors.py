@@ -45,6 +45,7 @@ FLOORS = (
     ("commands",),
     ("",),
     ("cli",),
+    ("__main__",),
 )
 # Rooms that import nothing of the project but these
 ALONE = {

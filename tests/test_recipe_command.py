@@ -91,7 +91,7 @@ def installed(tmp_path) -> Path:
 def test_from_the_wheel_in_an_empty_folder(installed, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    command = [sys.executable, "-m", "minimind_hf.cli", "grpo", "--config", "grpo_minimind.yaml", "--batch_size", "8"]
+    command = [sys.executable, "-m", "minimind_hf", "grpo", "--config", "grpo_minimind.yaml", "--batch_size", "8"]
     done = Running(command, environment() | {"PYTHONPATH": str(installed)}, empty).finish(expected=1)
     assert done.stderr.splitlines()[-1].startswith("minimind-hf grpo: error: --batch_size is a flag of MiniMind's")
 

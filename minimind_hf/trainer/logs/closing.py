@@ -56,4 +56,4 @@ def command_line_tool() -> str:
     beside = Path(sys.executable).with_name("minimind-hf")
     if shutil.which("minimind-hf"):
         return "minimind-hf"
-    return shlex.join([os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "minimind_hf.cli"])
+    return shlex.join([os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "minimind_hf"])
