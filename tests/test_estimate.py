@@ -83,6 +83,74 @@ def test_defaults_are_those_of_the_configs(algorithm, config, tmp_path, capsys):
     assert all(text in printed for text in named)
 
 
+FILES = {  # a yaml file, and the flags that say the same
+    "grpo": (
+        "num_generations: 4\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 16\nmax_prompt_length: 99",
+        {
+            "num_generations": 4,
+            "per_device_train_batch_size": 8,
+            "steps_per_generation": 16,
+            "max_prompt_length": 99,
+        },
+    ),
+    "grpo with adapters": (
+        "use_peft: true\nlora_r: 32\nbeta: 0\nmax_tokens_per_microbatch: 700\nreward_funcs: [length]",
+        {"lora_r": 32, "no_reference": True, "max_tokens_per_microbatch": 700},
+    ),
+    "no adapters": ("lora_r: 32\nmax_completion_length: 700", {"max_completion_length": 700}),
+    "ppo by its settings": (
+        "mini_batch_size: 4\nkl_coef: 0.0\nbf16: true",
+        {"algorithm": "ppo", "mini_batch_size": 4, "no_reference": True, "bf16": True},
+    ),
+    "as recipes/agent.py takes it": ("algorithm: ppo\ntask: guess", {"algorithm": "ppo"}),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_settings_says_what_flags_say(name, tmp_path, capsys):
+    text, flags = FILES[name]
+    CONFIG.save_pretrained(tmp_path / "model")
+    (tmp_path / "run.yaml").write_text(f"model_name_or_path: {tmp_path / 'model'}\n{text}\n")
+    given = [part for flag, value in flags.items() for part in (f"--{flag}", *([] if value is True else [str(value)]))]
+    assert main(["estimate", str(tmp_path / "model"), *given]) == 0
+    by_flags = capsys.readouterr().out
+    assert main(["estimate", "--config", str(tmp_path / "run.yaml")]) == 0
+    assert capsys.readouterr().out == by_flags
+
+
+def test_flags_win_over_the_file(tmp_path, capsys):
+    CONFIG.save_pretrained(tmp_path)
+    (tmp_path / "run.yaml").write_text("max_completion_length: 700\nmodel_name_or_path: elsewhere\n")
+    command = ["estimate", str(tmp_path), "--config", str(tmp_path / "run.yaml"), "--max_completion_length", "50"]
+    assert main(command) == 0
+    assert "completions of 50 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "named"),
+    [
+        ("max_completion_lenght: 5", [], ["max_completion_lenght", "--max_completion_length"]),
+        ("batch_size: 5", [], ["batch_size", "MiniMind", "per_device_train_batch_size"]),
+        ("mini_batch_size: 5", ["--algorithm", "grpo"], ["mini_batch_size"]),
+        ("num_generations: null", [], ["num_generations", "null"]),
+        ("algorithm: dpo", [], ["algorithm", "'dpo'", "grpo", "ppo"]),
+        ("- 5", [], ["list"]),
+    ],
+)
+def test_a_file_is_refused_as_the_recipes_do(text, flags, named, tmp_path, capsys):
+    CONFIG.save_pretrained(tmp_path)
+    (tmp_path / "run.yaml").write_text(text)
+    assert main(["estimate", str(tmp_path), "--config", str(tmp_path / "run.yaml"), *flags]) == 1
+    assert_names(capsys.readouterr().err, *named)
+
+
+@pytest.mark.parametrize("name", ["grpo_minimind.yaml", "recipes/ppo_minimind.yaml", "agent_minimind.yaml"])
+def test_the_files_beside_the_recipes_are_taken(name, tmp_path, capsys):
+    CONFIG.save_pretrained(tmp_path)
+    assert main(["estimate", str(tmp_path), "--config", name]) == 0
+    assert f"assumed: {'ppo' if 'ppo' in name else 'grpo'}, ddp" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("setting", "measured"), MEASURED)
 def test_within_15_percent_of_what_was_measured(setting, measured):
     shape = shape_of(CONFIG)

@@ -20,6 +20,7 @@ from ..estimate import (
     shape_of,
 )
 from ..flags import flag, make_parser, switch, taken
+from .recipe import recipe_module
 
 _SIZES = {"grpo": default_sizes.GRPO, "ppo": default_sizes.PPO}
 PLACES = ("cpu", "cuda")
@@ -30,7 +31,14 @@ _number = partial(flag, metavar="N")
 class EstimateFlags:
     """Flags of the command; sizes have the same names as in the configs."""
 
-    algorithm: str = flag(Setting.algorithm, "ppo has a critic (default %(default)s)", choices=ALGORITHMS)
+    config: str | None = flag(
+        None, "settings of a run, as the recipes take them; flags win over them", metavar="FILE.yaml"
+    )
+    algorithm: str | None = flag(
+        None,
+        f"ppo has a critic (default: {Setting.algorithm}, or what the settings of --config are of)",
+        choices=ALGORITHMS,
+    )
     mode: str = flag(Setting.mode, "what is sharded (default %(default)s: nothing)", choices=MODES)
     processes: Count = _number(Setting.processes, "number of processes (default %(default)s)")
     dtype: str = flag(Setting.dtype, "dtype of weights (default %(default)s)", choices=tuple(DTYPES))
@@ -71,6 +79,7 @@ class EstimateFlags:
     trust_remote_code: bool = switch("run code that comes with the model")
 
     def __post_init__(self):
+        self.algorithm = self.algorithm or Setting.algorithm
         check_settings(self)
         if self.mini_batch_size is not None and self.algorithm != "ppo":
             raise ValueError(
@@ -113,11 +122,15 @@ class EstimateFlags:
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser(
         "estimate",
-        "Estimates the memory per process from a model's config, without loading it. See docs/scaling.md.",
+        "Estimates the memory per process from a model's config, without loading it, and from settings given as flags "
+        "or in a yaml file. See docs/scaling.md.",
         EstimateFlags,
     )
     parser.add_argument("model", nargs="?", help="folder or Hub name of the model")
     options = parser.parse_args(arguments)
+    if options.config is not None:
+        parser.set_defaults(**recipe_module("estimated").estimated_settings(options.config, options.algorithm))
+        options = parser.parse_args(arguments)
     flags = taken(EstimateFlags, options)
     if options.model is None and flags.device != "cuda":
         parser.error("name a model, or ask what fits where: minimind-hf estimate --device cuda")

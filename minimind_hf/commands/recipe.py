@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 PACKAGE = Path(__file__).resolve().parents[1]
 LAUNCHER = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
@@ -54,11 +55,18 @@ def folder_of(name: str) -> Path:
     raise ValueError(f"There is no folder {name} in {PACKAGE} or beside it. Install minimind-hf again.")
 
 
+def recipe_module(name: str) -> ModuleType:
+    """A module of the folder `recipes`; they import each other by their bare names."""
+    folder = str(folder_of("recipes"))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return import_module(name)
+
+
 def _run_here(prog: str, script: Path, arguments: Sequence[str]) -> None:
     """Runs the script as `python SCRIPT` would, under the name of the command."""
     sys.argv = [prog, *arguments]
-    sys.path.insert(0, str(script.parent))
-    import_module("running").run(import_module(script.stem).main)
+    recipe_module("running").run(recipe_module(script.stem).main)
 
 
 def _launcher_flags(accelerate_config: str | None, **given: str | None) -> list[str]:
