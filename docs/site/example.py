@@ -3,6 +3,7 @@
 
     make docs-example                               # runs the demo first
     python docs/site/example.py outputs/grpo        # of a run that is there already
+    python docs/site/example.py docs/example/run    # the picture alone, where the page looks different
 
 The picture is taken by chromium, or by the Chrome that CHROMIUM names.
 
@@ -24,6 +25,7 @@ from minimind_hf.reports.page import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+EXAMPLE = DOCS / "example" / "run"
 KEPT = ("run.json", "trainer_state.json", "health.jsonl", "samples/*.jsonl")
 WIDTH, HEIGHT = 1200, 1000  # of a picture, in the pixels of a page
 
@@ -74,10 +76,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the example of the site.")
     parser.add_argument("run", nargs="?", type=Path, default=Path("outputs/grpo"), help="folder of a run of the demo")
     run = parser.parse_args().run
-    keep(run, DOCS / "example" / "run")
-    shutil.copyfile(run / "reward_curve.png", DOCS / "reward_curve.png")
+    if run.resolve() != EXAMPLE:
+        keep(run, EXAMPLE)
+        shutil.copyfile(run / "reward_curve.png", DOCS / "reward_curve.png")
     with tempfile.TemporaryDirectory() as temporary:
-        page = write_report(DOCS / "example" / "run", Path(temporary) / "report.html")
+        page = write_report(EXAMPLE, Path(temporary) / "report.html")
         photograph(page, DOCS / "example" / "report.png")
 
 
