@@ -73,7 +73,7 @@ def fast_paths(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
     from transformers.utils.logging import disable_progress_bar
 
     from ..forward.layouts import choose_layout
-    from ..forward.lean import is_available, use_lean_norms, use_onednn
+    from ..forward.lean import use_lean_norms, use_onednn
     from ..rollout.torch.fast_support import why_not_fast
     from ..rollout.torch.static_decoder import why_not_static
     from ..trainer import GRPOConfig
@@ -84,7 +84,7 @@ def fast_paths(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
         args = GRPOConfig(output_dir=folder, use_cpu=True, report_to="none", trust_remote_code=trust_remote_code)
         policy = load_policy(model, args, None)
         has_router_loss = router_loss_coefficient(policy, args) > 0
-    linears = use_onednn(policy) if is_available() else 0
+    linears = use_onednn(policy)
     norms = use_lean_norms(policy)
     fast, graph = why_not_fast(policy), why_not_static(policy, args.max_completion_length)
     layout, reason = choose_layout("shared_prompt", policy, has_router_loss)
@@ -94,7 +94,7 @@ def fast_paths(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
         "rollouts: fast decoder (CPU)": fast or "taken",
         "rollouts: graph decoder (on request)": graph or "possible",
         "training: shared_prompt layout": reason or "taken",
-        "training: lean linear layers (CPU)": f"{linears} layers",
+        "training: linear layers by oneDNN (CPU)": f"{linears} layers",
         "training: lean norms (CPU)": f"{norms} norms",
     }
 

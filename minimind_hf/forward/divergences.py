@@ -136,7 +136,7 @@ def chunked_divergences(
     Returns:
         `Tensor` of shape `(K, 3)`: divergence, with a gradient; log-probability and entropy, without.
     """
-    rows = max(1, scoring_head.logits_per_chunk(hidden.device) // (2 * vocab_size))  # of both
+    rows = max(1, scoring_head.logits_per_chunk(hidden.device) // vocab_size)
     of_teacher = project if teacher.project is None else teacher.project
     sets = repeat(None) if kept is None else kept.split(rows)
     chunks = list(zip(hidden.split(rows), teacher.hidden.split(rows), targets.split(rows), sets, strict=False))

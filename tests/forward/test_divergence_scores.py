@@ -194,7 +194,7 @@ def test_the_routers_loss_comes_with_it():
 @pytest.mark.parametrize("layout", ["shared_prompt", "padded"])
 def test_no_more_logits_are_kept_than_those_of_a_chunk(layout, monkeypatch):
     rows = 4
-    monkeypatch.setattr(scoring_head, "LOGITS_PER_CHUNK", 2 * rows * 259)
+    monkeypatch.setattr(scoring_head, "LOGITS_PER_CHUNK", rows * 259)
     student, teacher = make_policy(), make_policy(seed=1)
     for model in (student, teacher):
         choose_layout("shared_prompt", model, False)

@@ -8,9 +8,10 @@ from peft import AdaLoraConfig, LoraConfig, get_peft_model
 from tiny import make_policy
 from torch import nn
 
-from minimind_hf.forward.lean import is_available, linear, use_onednn
+from minimind_hf.forward import lean
+from minimind_hf.forward.lean import linear, product, use_onednn
 
-pytestmark = pytest.mark.skipif(not is_available(), reason="this build of torch has no oneDNN")
+pytestmark = pytest.mark.usefixtures("onednn")
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -102,3 +103,23 @@ def test_only_plain_linears_are_changed():
     assert use_onednn(model) == 2
     torch.testing.assert_close(model(torch.ones(2, 4)), expected, atol=1e-6, rtol=0)
     assert set(model.state_dict()) == set(nn.Sequential(*model).state_dict())
+
+
+@pytest.mark.parametrize("shape", [(1030, 70), (1030, 1), (64, 64), (5, 3)])
+def test_wide_transposed_matrices(shape):
+    torch.manual_seed(0)
+    rows, columns = shape
+    x, weight = torch.randn(columns, rows).t(), torch.randn(9, columns)
+    torch.testing.assert_close(product(x, weight), x @ weight.t(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vendor, preferred", [("GenuineIntel", False), ("AuthenticAMD", True), ("", True)])
+def test_mkl_is_left_where_it_is_at_home(vendor, preferred, monkeypatch):
+    monkeypatch.undo()  # of the fixture
+    monkeypatch.setattr(lean, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(lean.Path, "exists", lambda path: False)
+    monkeypatch.setattr(lean.platform, "processor", lambda: vendor)
+    assert lean.is_preferred.__wrapped__() is preferred
+    monkeypatch.setattr(lean, "is_preferred", lambda: preferred)
+    assert use_onednn(nn.Sequential(nn.Linear(4, 4))) == preferred
