@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the embedded tasks come to with each algorithm: reward and held-out results against seconds, over seeds.
+"""What small tasks come to with each algorithm: reward and held-out results against seconds, over seeds.
 
-    python benchmarks/learning.py --task sums [--algorithms cispo grpo rloo ppo] [--seeds 1 2 3] [--jobs 2]
+    python benchmarks/learning.py --task sums [--algorithms cispo grpo rloo ppo trl] [--seeds 1 2 3] [--jobs 2]
 
-`sums` is the task of `make demo`, `calculator` and `guess` are those of `make demo-agent`. Every run is one of the
-recipes with its own settings, in a process of its own with one thread, `--jobs` at a time. Seconds are those of
-rollouts, scoring and updates, as CPU time (`cpu_clock.py`): so other load on the machine changes them little. Runs
-that the folder holds are not made again. The figure shows the mean over seeds, and their range as a band; the last
-line is one JSON object.
+`sums` is the task of `make demo`, `calculator` and `guess` are those of `make demo-agent`: runs of the recipes with
+their own settings (of the sums, a third of the steps). `reverse-text` and `reasoning-gym` have prompts that are texts
+(`reverse_text.py`, `gym_mixture.py`). `trl` is trl's GRPOTrainer with the settings of our GRPO; it has no part in the
+game, whose environment answers in words.
+
+Every run is a process with one thread, `--jobs` at a time; those of one seed share their supervised start. Seconds are
+those of rollouts, scoring and updates, as CPU time (`cpu_clock.py`): so other load on the machine changes them little.
+Runs that the folder holds are not made again. The figure shows the mean over seeds, and their range as a band; the
+last line is one JSON object.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +31,17 @@ from workloads import machine_info, print_json
 from minimind_hf.reports.record import STATE_FILE, RunRecord, read_run
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-CPU_CLOCK = str(Path(__file__).with_name("cpu_clock.py"))
-REWARD = "reward"
+CPU_CLOCK, SHARED_START, RUN = (
+    str(Path(__file__).with_name(name)) for name in ("cpu_clock.py", "shared_start.py", "learning_run.py")
+)
+REWARD, HELD_OUT_REWARD = "reward", "eval_reward"
 OF_GROUPS = {
     "cispo": ["--loss_type", "cispo"],
     "grpo": ["--loss_type", "grpo"],
     "rloo": ["--loss_type", "grpo", "--advantage_estimator", "rloo"],
 }
-ALGORITHMS = (*OF_GROUPS, "ppo")
+ALGORITHMS = (*OF_GROUPS, "ppo", "trl")
+OF_RECIPES = ("sums", "calculator", "guess")
 
 
 @dataclass(frozen=True)
@@ -45,18 +53,24 @@ class LearningTask:
         held_out (`str`): What evaluations log of the held-out prompts.
         label (`str`): What that is.
         evaluated (`int`): Completions that are scored at a time in an evaluation.
+        steps (`dict[str, int]`): By recipe, optimizer steps where they are not its own.
     """
 
     every: int
     held_out: str
     label: str
     evaluated: int
+    steps: dict[str, int] = field(default_factory=dict)
 
 
 TASKS = {
-    "sums": LearningTask(20, "eval_rewards/correct_answer/mean", "share of held-out sums solved", 512),
+    "sums": LearningTask(
+        11, "eval_rewards/correct_answer/mean", "share of held-out sums solved", 512, {"grpo": 66, "ppo": 240}
+    ),
     "calculator": LearningTask(6, "eval_rewards/correct_answer/mean", "share of held-out questions answered", 256),
     "guess": LearningTask(10, "eval_reward", "reward of held-out games", 256),
+    "reverse-text": LearningTask(4, "eval_rewards/exact/mean", "share of held-out texts reversed", 256),
+    "reasoning-gym": LearningTask(10, "eval_rewards/solved/mean", "share of held-out problems solved", 256),
 }
 
 
@@ -64,13 +78,9 @@ def command(task: str, algorithm: str, seed: int, folder: Path) -> list[str]:
     """The command of one run."""
     wanted = TASKS[task]
     family = "ppo" if algorithm == "ppo" else "grpo"
-    if task == "sums":
-        script = [str(RECIPES / f"{family}.py")]
-    else:
-        script = [str(RECIPES / "agent.py"), "--task", task, "--algorithm", family]
-    flags = {
+    settings = {
         "seed": seed,
-        "output_dir": folder,
+        "output_dir": str(folder),
         "run_name": f"{algorithm} seed {seed}",
         "logging_steps": 1,
         "eval_strategy": "steps",
@@ -81,8 +91,21 @@ def command(task: str, algorithm: str, seed: int, folder: Path) -> list[str]:
         "probe_prompts": 0,
         "use_cpu": True,
     }
-    given = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
-    return [sys.executable, CPU_CLOCK, *script, *given, *OF_GROUPS.get(algorithm, [])]
+    if family in wanted.steps:
+        settings["max_steps"] = wanted.steps[family]
+    start = str(folder.parent / f"start_seed_{seed}")  # which all algorithms share
+    if algorithm == "trl" or task not in OF_RECIPES:
+        return [sys.executable, CPU_CLOCK, RUN, task, algorithm, start, json.dumps(settings)]
+    flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+    run = [*recipe(task, family), *flags, *OF_GROUPS.get(algorithm, [])]
+    return [sys.executable, CPU_CLOCK, SHARED_START, start, *run]
+
+
+def recipe(task: str, family: str) -> list[str]:
+    """The recipe that runs an embedded task."""
+    if task == "sums":
+        return [str(RECIPES / f"{family}.py")]
+    return [str(RECIPES / "agent.py"), "--task", task, "--algorithm", family]
 
 
 def train(task: str, algorithm: str, seed: int, folder: Path) -> None:
@@ -112,7 +135,7 @@ def curve(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
 def unweighted(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
     """[`curve`], with rewards as they are for the algorithms that take all of them by weight 1."""
     at, values = curve(run, name)
-    weight = max(run.weights.values(), default=1.0) if name == REWARD else 1.0
+    weight = max(run.weights.values(), default=1.0) if name in (REWARD, HELD_OUT_REWARD) else 1.0
     return at, [value / weight for value in values]
 
 
@@ -145,12 +168,16 @@ def draw(found: dict[str, list[RunRecord]], task: str, path: Path) -> None:
 
 
 def summary(runs: list[RunRecord], task: str) -> dict[str, object]:
-    """The held-out result at the start and at the end, by seed, and the seconds."""
-    series = [list(run.series(TASKS[task].held_out).values()) for run in runs]
-    return {
-        "before": [round(values[0], 3) for values in series],
-        "after": [round(values[-1], 3) for values in series],
-        "mean_after": round(float(np.mean([values[-1] for values in series])), 3),
+    """The held-out result and reward at the start and at the end, by seed, and the seconds."""
+    found = {}
+    for label, name in (("", TASKS[task].held_out), ("reward_", HELD_OUT_REWARD)):
+        series = [unweighted(run, name)[1] for run in runs]
+        found |= {
+            f"{label}before": [round(values[0], 3) for values in series],
+            f"{label}after": [round(values[-1], 3) for values in series],
+            f"{label}mean_after": round(float(np.mean([values[-1] for values in series])), 3),
+        }
+    return found | {
         "seconds": [round(list(run.seconds_by_step.values())[-1], 1) for run in runs],
         "steps": [run.steps for run in runs],
     }

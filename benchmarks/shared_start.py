@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a recipe whose supervised start is taken from a folder, or left there for the next run.
+
+    python benchmarks/shared_start.py START recipes/grpo.py --seed 1
+
+A start depends on the task and the seed only, so runs of several algorithms can share one.
+"""
+
+import json
+import runpy
+import shutil
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+MEASURED = "measured.json"
+
+
+def kept(make_start: Callable, start: Path) -> Callable:
+    """`make_start` of an embedded task, which copies the start if it is there and keeps it otherwise."""
+
+    @wraps(make_start)
+    def made(*arguments: Any) -> Any:
+        folder = next(each for each in arguments if isinstance(each, Path))
+        if not (start / MEASURED).exists():
+            measured = make_start(*arguments)
+            shutil.copytree(folder, start, dirs_exist_ok=True)
+            (start / MEASURED).write_text(json.dumps(measured))
+        shutil.copytree(start, folder, dirs_exist_ok=True)
+        return json.loads((start / MEASURED).read_text())
+
+    return made
+
+
+def main() -> None:
+    _, start, *sys.argv = sys.argv
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    import agent_world  # those of the recipe
+    import embedded_task
+
+    for module in (agent_world, embedded_task):
+        module.make_start = kept(module.make_start, Path(start))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
