@@ -34,7 +34,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 CPU_CLOCK, SHARED_START, RUN = (
     str(Path(__file__).with_name(name)) for name in ("cpu_clock.py", "shared_start.py", "learning_run.py")
 )
-REWARD, HELD_OUT_REWARD = "reward", "eval_reward"
+REWARD = "reward"
 OF_GROUPS = {
     "cispo": ["--loss_type", "cispo"],
     "grpo": ["--loss_type", "grpo"],
@@ -69,7 +69,7 @@ TASKS = {
     ),
     "calculator": LearningTask(6, "eval_rewards/correct_answer/mean", "share of held-out questions answered", 256),
     "guess": LearningTask(10, "eval_reward", "reward of held-out games", 256),
-    "reverse-text": LearningTask(4, "eval_rewards/exact/mean", "share of held-out texts reversed", 256),
+    "reverse-text": LearningTask(4, "eval_rewards/similarity/mean", "similarity on held-out texts", 256),
     "reasoning-gym": LearningTask(10, "eval_rewards/solved/mean", "share of held-out problems solved", 256),
 }
 
@@ -135,7 +135,7 @@ def curve(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
 def unweighted(run: RunRecord, name: str) -> tuple[list[float], list[float]]:
     """[`curve`], with rewards as they are for the algorithms that take all of them by weight 1."""
     at, values = curve(run, name)
-    weight = max(run.weights.values(), default=1.0) if name in (REWARD, HELD_OUT_REWARD) else 1.0
+    weight = max(run.weights.values(), default=1.0) if name == REWARD else 1.0
     return at, [value / weight for value in values]
 
 
@@ -168,18 +168,21 @@ def draw(found: dict[str, list[RunRecord]], task: str, path: Path) -> None:
 
 
 def summary(runs: list[RunRecord], task: str) -> dict[str, object]:
-    """The held-out result and reward at the start and at the end, by seed, and the seconds."""
-    found = {}
-    for label, name in (("", TASKS[task].held_out), ("reward_", HELD_OUT_REWARD)):
-        series = [unweighted(run, name)[1] for run in runs]
-        found |= {
-            f"{label}before": [round(values[0], 3) for values in series],
-            f"{label}after": [round(values[-1], 3) for values in series],
-            f"{label}mean_after": round(float(np.mean([values[-1] for values in series])), 3),
-        }
-    return found | {
+    """Held-out results at the start and at the end, by seed, and the seconds."""
+    rewards = [name for name in runs[0].logged_names if name.startswith("eval_rewards/") and name.endswith("/mean")]
+    return {name: before_and_after(runs, name) for name in dict.fromkeys([TASKS[task].held_out, *rewards])} | {
         "seconds": [round(list(run.seconds_by_step.values())[-1], 1) for run in runs],
         "steps": [run.steps for run in runs],
+    }
+
+
+def before_and_after(runs: list[RunRecord], name: str) -> dict[str, object]:
+    """The first and the last value of a logged name, by seed."""
+    series = [list(run.series(name).values()) for run in runs]
+    return {
+        "before": [round(values[0], 3) for values in series],
+        "after": [round(values[-1], 3) for values in series],
+        "mean_after": round(float(np.mean([values[-1] for values in series])), 3),
     }
 
 

@@ -24,6 +24,7 @@ import text_tasks
 import trl
 from datasets import Dataset
 from mixture import as_texts, of_texts
+from shared_start import once
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PrinterCallback, Trainer, TrainerCallback
 from trl.chat_template_utils import qwen3_template
 
@@ -97,8 +98,7 @@ def set_up(task: str, start: Path, seed: int) -> Setup:
 
 
 def of_text_task(task: text_tasks.TextTask, start: Path, seed: int) -> Setup:
-    if not start.exists():
-        text_tasks.make_start(task, start, seed)
+    once(text_tasks.make_start, start, task, start, seed)
     weights = [1.0] + [0.0] * (len(task.rewards) - 1)
     settings = {**COMMON, **task.settings, "reward_weights": weights}
     train, held_out = map(Dataset.from_list, (task.train, task.held_out))
@@ -107,8 +107,7 @@ def of_text_task(task: text_tasks.TextTask, start: Path, seed: int) -> Setup:
 
 def of_sums(start: Path, seed: int) -> Setup:
     """The task of recipes/grpo.py as texts."""
-    if not start.exists():
-        embedded_task.make_start(start, max_steps=400, enough=0.45, seed=seed, device="cpu")
+    once(embedded_task.make_start, start, start, 400, 0.45, seed, "cpu")
     tokenizer = AutoTokenizer.from_pretrained(start)
     train, held_out = (as_texts(embedded_task.as_dataset(sums), tokenizer) for sums in embedded_task.split_sums())
     rewards = list(map(of_texts, embedded_task.REWARDS))
@@ -119,8 +118,7 @@ def of_calculator(start: Path, seed: int) -> Setup:
     """The task of recipes/agent.py, with what trl needs to read a call."""
     task = agent_tasks.CalculatorTask()
     defaults = task.defaults["grpo"]
-    if not start.exists():
-        agent_world.make_start(task, start, 600, defaults["sft_accuracy"], seed, "cpu")
+    once(agent_world.make_start, start, task, start, 600, defaults["sft_accuracy"], seed, "cpu")
     tokenizer = AutoTokenizer.from_pretrained(start)
     tokenizer.response_template = qwen3_template
     turns = task.settings["max_turns"] - 1

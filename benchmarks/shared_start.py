@@ -18,18 +18,24 @@ from typing import Any
 MEASURED = "measured.json"
 
 
-def kept(make_start: Callable, start: Path) -> Callable:
-    """`make_start` of an embedded task, which copies the start if it is there and keeps it otherwise."""
+def once(make_start: Callable[..., Any], start: Path, *arguments: Any) -> Any:
+    """What `make_start` measures of the start that it makes; it is not called if the start is there."""
+    file = start / MEASURED
+    if not file.exists():
+        measured = make_start(*arguments)
+        file.write_text(json.dumps(measured))
+    return json.loads(file.read_text())
+
+
+def kept(make_start: Callable[..., Any], start: Path) -> Callable[..., Any]:
+    """`make_start` of an embedded task, which makes the start in one folder and copies it to the one that is asked."""
 
     @wraps(make_start)
     def made(*arguments: Any) -> Any:
         folder = next(each for each in arguments if isinstance(each, Path))
-        if not (start / MEASURED).exists():
-            measured = make_start(*arguments)
-            shutil.copytree(folder, start, dirs_exist_ok=True)
-            (start / MEASURED).write_text(json.dumps(measured))
-        shutil.copytree(start, folder, dirs_exist_ok=True)
-        return json.loads((start / MEASURED).read_text())
+        measured = once(make_start, start, *(start if each is folder else each for each in arguments))
+        shutil.copytree(start, folder)
+        return measured
 
     return made
 
