@@ -50,7 +50,7 @@ def make_task() -> TextTask:
         rewards=[score, solved],
         phrases=PHRASES,
         enough=0.4,
-        settings={"max_completion_length": 12, "num_generations": 8, "max_steps": 60, "warmup_steps": 5},
+        settings={"max_completion_length": 12, "num_generations": 8, "max_steps": 100, "warmup_steps": 5},
     )
 
 

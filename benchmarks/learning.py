@@ -70,7 +70,7 @@ TASKS = {
     "calculator": LearningTask(6, "eval_rewards/correct_answer/mean", "share of held-out questions answered", 256),
     "guess": LearningTask(10, "eval_reward", "reward of held-out games", 256),
     "reverse-text": LearningTask(4, "eval_rewards/similarity/mean", "similarity on held-out texts", 256),
-    "reasoning-gym": LearningTask(10, "eval_rewards/solved/mean", "share of held-out problems solved", 256),
+    "reasoning-gym": LearningTask(20, "eval_rewards/solved/mean", "share of held-out problems solved", 256),
 }
 
 
