@@ -41,6 +41,7 @@ OF_GROUPS = {
     "rloo": ["--loss_type", "grpo", "--advantage_estimator", "rloo"],
 }
 ALGORITHMS = (*OF_GROUPS, "ppo", "trl")
+COLORS = {algorithm: f"C{number}" for number, algorithm in enumerate(ALGORITHMS)}  # the same in each figure
 OF_RECIPES = ("sums", "calculator", "guess")
 
 
@@ -149,7 +150,7 @@ def draw_panel(axis: Axes, found: dict[str, list[tuple[list[float], list[float]]
     """Draws the mean of each group of curves, and their range as a band."""
     for label, curves in found.items():
         at, values = over_seeds(curves)
-        (line,) = axis.plot(at, values.mean(axis=0), label=label)
+        (line,) = axis.plot(at, values.mean(axis=0), label=label, color=COLORS.get(label))
         axis.fill_between(at, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
     axis.spines[["top", "right"]].set_visible(False)
 
