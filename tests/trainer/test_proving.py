@@ -99,13 +99,13 @@ def prompts_unseen(patch):
 
 def backward_wrong(patch):
     """A kernel that is right forward and wrong backward."""
-    original = lean._Linear.backward
+    original = lean._RMSNorm.backward
 
     def backward(ctx, grad):
         of_x, *others = original(ctx, grad)
         return None if of_x is None else of_x * 1.5, *others
 
-    patch(lean._Linear, "backward", staticmethod(backward))
+    patch(lean._RMSNorm, "backward", staticmethod(backward))
 
 
 def kernel_missing(patch):
