@@ -4,6 +4,7 @@
 import json
 
 import grpo
+import pytest
 from launching import launch
 from tiny import make_llama, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
@@ -16,6 +17,7 @@ def last_line(output: str) -> dict:
     return json.loads(output.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_embedded_task_as_a_command(recipes_dir, tmp_path):
     flags = ["--output_dir", str(tmp_path / "out"), "--seed", "1", "--sft_steps", "5"]
     flags += ["--per_device_train_batch_size", "16"]
