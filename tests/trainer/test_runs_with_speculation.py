@@ -15,7 +15,7 @@ NAMES = ("rollout/acceptance", "rollout/tokens_per_pass")
 @pytest.fixture
 def costs(monkeypatch):
     """What passes cost, as the engines of a test will measure it."""
-    found = {"steps": [1.0] * len(ROWS), "blocks": [1.0] * len(SIZES), "guess": 0.0}
+    found = {"steps": dict.fromkeys(ROWS, 1.0), "blocks": dict.fromkeys(SIZES, 1.0), "guess": 0.0}
     monkeypatch.setattr(PassCosts, "measure", lambda *args: PassCosts(**found))
     return found
 
@@ -61,7 +61,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(make_trainer, tmp_path, cos
     shape = settings(speculation="self", save_strategy="steps", save_steps=stop, optim="adamw_torch")
     straight = make_trainer(policy(), **shape)
     straight.train()
-    costs["blocks"] = [100.0] * len(SIZES)  # what the second process would measure, and must not use
+    costs["blocks"] = dict.fromkeys(SIZES, 100.0)  # what the second process would measure, and must not use
     resumed = make_trainer(policy(), output_dir=str(tmp_path / "resumed"), **shape)
     resumed.train(resume_from_checkpoint=f"{straight.args.output_dir}/checkpoint-{stop}")
     for name, tensor in straight.model.state_dict().items():

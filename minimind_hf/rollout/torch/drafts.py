@@ -190,7 +190,7 @@ class Speculator:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rates.load_state_dict(state["rates"])
-        self.costs = PassCosts.from_state(state["costs"])
+        self.costs = None if state["costs"] is None else PassCosts(**state["costs"])
         self.pause, self.last_pause = state["pauses"]
         completions = iter([array("i", ids.tolist()) for ids in state["ids"].split(state["lengths"])])
         counts = zip(state["prompts"], state["counts"], strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from heapq import heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from statistics import median
 from typing import Any
@@ -21,8 +21,8 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)  # whose steps are measured; others lie bet
 # Tokens of a pass with drafts. There are no others: a product of a new size is compiled first, which takes as long as
 # some tokens do, and what sizes cost goes up in stairs.
 SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128)
-MOST_MEASURED = 128
 MOST_TOKENS = 8  # of a row, at any time of measuring
+FEW_ROWS = 4  # that are measured in any case
 _SWEEPS, _REPEATS = 2, 3
 _MARGIN = 1.02  # gain below which drafts are left alone
 
@@ -32,13 +32,13 @@ class PassCosts:
     """Seconds of passes, drawing included.
 
     Args:
-        steps (`list[float]`): With one token for each row, for `ROWS` rows.
-        blocks (`list[float]`): With several tokens for each row, for `SIZES` tokens.
+        steps (`dict[int, float]`): With one token for each row, by some of `ROWS` rows.
+        blocks (`dict[int, float]`): With several tokens for each row, by some of `SIZES` tokens.
         guess (`float`): Seconds of guessing one token, and of learning from it.
     """
 
-    steps: list[float]
-    blocks: list[float]
+    steps: dict[int, float]
+    blocks: dict[int, float]
     guess: float
 
     def __post_init__(self):
@@ -46,48 +46,46 @@ class PassCosts:
 
     @classmethod
     def measure(
-        cls, make_decoder: Callable[[], Decoder], prompt_ids: Sequence[int], draw: Callable[[Tensor], Any]
+        cls,
+        make_decoder: Callable[[int], Decoder],
+        prompt_ids: Sequence[int],
+        draw: Callable[[Tensor], Any],
+        most_rows: int,
     ) -> "PassCosts":
         """Times a decoder after one prompt.
 
         Args:
-            make_decoder (`Callable`): Returns a new one, for up to `MOST_MEASURED` rows of `MOST_TOKENS` tokens.
+            make_decoder (`Callable`): Returns a new one, for up to so many rows of `MOST_TOKENS` tokens.
             draw (`Callable`): Draws from logits.
+            most_rows (`int`): Rows for which there is memory; passes of more are not measured.
         """
-
-        token, steps, blocks = prompt_ids[0], dict.fromkeys(ROWS, inf), dict.fromkeys(SIZES, inf)
+        most_rows, token = max(most_rows, FEW_ROWS), prompt_ids[0]
+        steps = {rows: inf for rows in ROWS if rows <= most_rows}
+        blocks = {size: inf for size in SIZES if len(_uneven(size)) <= most_rows}
+        of_blocks = {size: len(_uneven(size)) for size in blocks}
         for _ in range(_SWEEPS):  # apart in time, as other work on a machine comes and goes
-            for rows, decoder in _narrowing(make_decoder(), prompt_ids, {rows: rows for rows in ROWS}):
+            for rows, decoder in _narrowing(make_decoder, prompt_ids, {rows: rows for rows in steps}):
                 ids = torch.full((rows,), token, device=decoder.device)
                 steps[rows] = min(steps[rows], _typical(partial(decoder.step, ids), draw))
                 decoder.cut([_REPEATS] * rows)
-            for size, decoder in _narrowing(make_decoder(), prompt_ids, {size: len(_uneven(size)) for size in SIZES}):
+            for size, decoder in _narrowing(make_decoder, prompt_ids, of_blocks):
                 ids = [[token] * count for count in _uneven(size)]
                 undo = partial(decoder.cut, _uneven(size))
                 blocks[size] = min(blocks[size], _typical(partial(decoder.append, ids), draw, undo))
-        return cls(list(steps.values()), list(blocks.values()), _guessing_seconds())
+        return cls(steps, blocks, _guessing_seconds())
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any] | None) -> "PassCosts | None":
-        """Unset if other passes were measured than now are."""
-        is_current = state is not None and [len(state[name]) for name in ("steps", "blocks")] == [
-            len(ROWS),
-            len(SIZES),
-        ]
-        return cls(**state) if is_current else None
-
     def seconds(self, rows: int, drafted: int) -> float:
         """Of one pass over this many rows, and as many tokens of drafts as [`choose`] may return."""
-        return self.blocks[SIZES.index(rows + drafted)] if drafted else _between(ROWS, self.steps, rows)
+        return self.blocks[rows + drafted] if drafted else _between(self.steps, rows)
 
     def ratios(self, rows: int) -> dict[int, float]:
         """How many steps a pass costs, by the tokens of drafts in it."""
         if rows not in self._ratios:
             step = self.seconds(rows, 0)
-            self._ratios[rows] = {size - rows: self.seconds(rows, size - rows) / step for size in SIZES if size > rows}
+            self._ratios[rows] = {size - rows: block / step for size, block in self.blocks.items() if size > rows}
         return self._ratios[rows]
 
     def without_drafts(self, steps: Sequence[int], slots: int) -> float:
@@ -124,10 +122,14 @@ class PassCosts:
         return counts
 
 
-def _narrowing(decoder: Decoder, prompt_ids: Sequence[int], rows: dict[int, int]) -> Iterator[tuple[int, Decoder]]:
+def _narrowing(
+    make_decoder: Callable[[int], Decoder], prompt_ids: Sequence[int], rows: dict[int, int]
+) -> Iterator[tuple[int, Decoder]]:
     """One decoder after a prompt, with as many rows as `rows` says for each size, the largest first."""
+    most = max(rows.values())
+    decoder = make_decoder(most)
     decoder.prefill([prompt_ids])
-    decoder.start_rows([0] * max(rows.values()))
+    decoder.start_rows([0] * most)
     for size in sorted(rows, reverse=True):
         decoder.reorder(range(rows[size]))
         yield size, decoder
@@ -150,12 +152,11 @@ def _uneven(size: int) -> list[int]:
     return [1, 7] * (size // 8) + ([size % 8] if size % 8 else [])
 
 
-def _between(sizes: Sequence[int], seconds: Sequence[float], size: int) -> float:
+def _between(seconds: dict[int, float], size: int) -> float:
     """Linear between what was measured, and beyond it."""
-    place = next((i for i, end in enumerate(sizes[1:], start=1) if size <= end), len(sizes) - 1)
-    low, high = sizes[place - 1], sizes[place]
+    low, high = next((pair for pair in pairwise(seconds) if size <= pair[1]), list(seconds)[-2:])
     share = (size - low) / (high - low)
-    return seconds[place - 1] * (1 - share) + seconds[place] * share
+    return seconds[low] * (1 - share) + seconds[high] * share
 
 
 def _guessing_seconds(tokens: int = 500) -> float:

@@ -15,7 +15,7 @@ from .cache_decoder import CacheDecoder
 from .caches import why_not_parked
 from .decoder import Decoder
 from .drafts import Drafts, Speculator
-from .pass_costs import MOST_MEASURED, MOST_TOKENS, PassCosts
+from .pass_costs import MOST_TOKENS, PassCosts
 from .sampling import sample
 from .truncated import sample_truncated
 
@@ -31,6 +31,7 @@ class Speculating:
     """
 
     speculator: Speculator | None
+    max_batch_rows: int
     _is_trying: bool
 
     def _speculate(self, speculation: str | None, path: str) -> None:
@@ -80,7 +81,8 @@ class Speculating:
             few = replace(sampling, max_completion_length=max_length)
             return self._decoder(path, [prompt], few, max_rows, 1, packed=getattr(decoder, "weights", None))
 
-        return self.speculator.begin(lambda: measure_passes(another, max(prompt_ids, key=len), sampling))
+        longest = max(prompt_ids, key=len)
+        return self.speculator.begin(lambda: measure_passes(another, longest, sampling, self.max_batch_rows))
 
     def _end_drafts(self, drafts: Drafts | None) -> None:
         if drafts is not None:
@@ -117,12 +119,16 @@ def append_and_cut(model: nn.Module, autocast_dtype: torch.dtype | None) -> None
 
 
 def measure_passes(
-    make_decoder: Callable[[Sequence[int], int, int], Decoder], prompt_ids: Sequence[int], sampling: SamplingParams
+    make_decoder: Callable[[Sequence[int], int, int], Decoder],
+    prompt_ids: Sequence[int],
+    sampling: SamplingParams,
+    most_rows: int,
 ) -> PassCosts:
     """Measures what passes cost after a prompt.
 
     Args:
         make_decoder (`Callable`): Makes a decoder for a prompt, at most so many rows, and completions so long.
+        most_rows (`int`): Rows for which there is memory.
     """
     prompt = prompt_ids[: max(1, len(prompt_ids) - MOST_TOKENS)]  # what follows must fit into the model's context
 
@@ -130,4 +136,4 @@ def measure_passes(
         uniforms = torch.full((len(logits),), 0.5, dtype=torch.float64, device=logits.device)
         return (sample_truncated if sampling.is_truncated else sample)(logits, sampling, uniforms)
 
-    return PassCosts.measure(lambda: make_decoder(prompt, MOST_MEASURED, MOST_TOKENS), prompt, draw)
+    return PassCosts.measure(lambda rows: make_decoder(prompt, rows, MOST_TOKENS), prompt, draw, most_rows)

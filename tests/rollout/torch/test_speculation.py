@@ -13,11 +13,13 @@ from tiny import make_llama, make_policy, random_ids
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
 from minimind_hf.rollout import SamplingParams, TorchEngine
-from minimind_hf.rollout.torch.pass_costs import ROWS, SIZES, PassCosts
+from minimind_hf.rollout.torch.cache_decoder import CacheDecoder
+from minimind_hf.rollout.torch.fast_decoder import FastDecoder
+from minimind_hf.rollout.torch.pass_costs import FEW_ROWS, ROWS, SIZES, PassCosts
 
 EOS = 2
-FREE = {"steps": [1.0] * len(ROWS), "blocks": [1.0] * len(SIZES), "guess": 0.0}  # every guess pays
-DEAR = FREE | {"blocks": [float(size) for size in SIZES]}
+FREE = {"steps": dict.fromkeys(ROWS, 1.0), "blocks": dict.fromkeys(SIZES, 1.0), "guess": 0.0}  # every guess pays
+DEAR = FREE | {"blocks": {size: float(size) for size in SIZES}}
 PATHS = ("fast", "general")
 TRUNCATED = {"top_p": 0.9, "top_k": 40}
 
@@ -127,6 +129,23 @@ def test_neither_rows_nor_costs_change_what_is_drawn(path, rows):
         assert (engine.measured()["rollout/acceptance"][1] > 0) == (costs is FREE)
 
 
+@pytest.mark.parametrize("rows", [1, 6])
+def test_no_more_rows_are_measured_than_have_memory(rows, monkeypatch):
+    started = []
+    for decoder in (FastDecoder, CacheDecoder):
+        original = decoder.start_rows
+
+        def start_rows(self, groups, original=original):
+            started.append(len(groups))
+            original(self, groups)
+
+        monkeypatch.setattr(decoder, "start_rows", start_rows)
+    for path in PATHS:
+        engine = engine_for(make_policy(), None, path=path, max_batch_rows=rows)
+        engine.generate(random_ids(4), 3, settings_of(6))
+        assert max(engine.speculator.costs.steps) == 4 <= max(started) <= max(rows, FEW_ROWS)
+
+
 def test_costs_are_measured_once():
     model, prompts, sampling = make_policy(), random_ids(4), settings_of(6)
     for path in PATHS:
@@ -136,8 +155,8 @@ def test_costs_are_measured_once():
         assert_same(engine.generate(prompts, 3, sampling), expected)
         assert torch.equal(torch.get_rng_state(), before)
         costs = engine.speculator.costs
-        assert [len(costs.steps), len(costs.blocks)] == [len(ROWS), len(SIZES)]
-        assert min(costs.steps + costs.blocks) > 0
+        assert (tuple(costs.steps), tuple(costs.blocks)) == (ROWS, SIZES)
+        assert all(0 < seconds < 60 for seconds in (*costs.steps.values(), *costs.blocks.values()))
         assert_same(engine.generate(prompts, 3, sampling), expected)
         assert engine.speculator.costs is costs
 
