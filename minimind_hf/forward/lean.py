@@ -2,9 +2,8 @@
 """Faster linear layers and norms for a model on a CPU, with less memory; weights, names and classes do not change.
 
 Linear layers: torch sends float32 products to MKL, which is far below peak speed on CPUs not made by Intel: 2.3 times
-slower than oneDNN on an AMD EPYC with AVX-512, forward and backward, at the sizes of a small language model. On CPUs
-of Intel MKL is as fast, and faster in the backward pass, as torch copies transposed inputs of oneDNN. There linear
-layers stay as they are.
+slower than oneDNN on an AMD EPYC with AVX-512, forward and backward, at the sizes of a small language model. oneDNN
+reads transposed weights in place; a transposed input is copied, in tiles.
 
 Norms: transformers writes a root mean square norm as separate operations. Its backward pass then reads the input a
 dozen times and keeps three tensors of the same size, which on a CPU takes as long as a matrix product. This version
@@ -13,11 +12,8 @@ reads it five times and keeps one tensor.
 The results equal those of the modules' own forwards up to rounding.
 """
 
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,17 +83,6 @@ def is_available() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-@cache
-def is_preferred() -> bool:
-    """Whether oneDNN has the faster products of float32."""
-    return is_available() and not (torch.backends.mkl.is_available() and _is_made_by_intel())
-
-
-def _is_made_by_intel() -> bool:
-    described = Path("/proc/cpuinfo")  # of Linux; others tell it as the processor's name
-    return "GenuineIntel" in (described.read_text() if described.exists() else platform.processor())
-
-
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` of two matrices."""
     return torch.ops.mkldnn._linear_pointwise(_row_by_row(x), weight, bias, "none", [], "")
@@ -116,7 +101,7 @@ def _row_by_row(matrix: Tensor) -> Tensor:
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """`x @ weight.T` of two matrices of any dtype, without a gradient. oneDNN computes float32 on a CPU."""
-    if x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() and weight.numel() and is_preferred():
+    if x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() and weight.numel() and is_available():
         return _product(*(each if _is_dense(each) else each.contiguous() for each in (x, weight)))
     return x @ weight.t()
 
@@ -161,9 +146,9 @@ def use_onednn(model: nn.Module) -> int:
     Subclasses (quantised layers, for example) have their own forward and are left alone.
 
     Returns:
-        `int`: Number of modules changed; 0 if oneDNN is missing or not the faster one.
+        `int`: Number of modules changed; 0 if oneDNN is missing.
     """
-    return replace_forwards(model, _is_plain_linear, _compute_linear) if is_preferred() else 0
+    return replace_forwards(model, _is_plain_linear, _compute_linear) if is_available() else 0
 
 
 def _is_plain_linear(module: nn.Module) -> bool:

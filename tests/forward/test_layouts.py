@@ -253,7 +253,7 @@ def test_gpt2_runs_in_the_layout_that_is_chosen_for_it():
     torch.testing.assert_close(scores.logps[mask], plain.logps[mask], atol=1e-5, rtol=0)
 
 
-def test_onednn_and_layout_together_survive_a_copy(onednn):
+def test_onednn_and_layout_together_survive_a_copy():
     import copy
 
     model, batch = make_policy(), ragged_batch()

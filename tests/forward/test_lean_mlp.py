@@ -71,7 +71,7 @@ def test_equals_the_module_of_transformers(kind, shape, rows_per_tile, monkeypat
         torch.testing.assert_close(ours, expected, atol=1e-12, rtol=1e-12)
 
 
-def test_float32_by_onednn(onednn):
+def test_float32_by_onednn():
     module, lean = pair(dtype=torch.float32)
     use_onednn(lean)
     x, upstream = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
