@@ -5,7 +5,7 @@
     thinking_ratio: Share = 0.9
     forward_layout: Annotated[str, Bounds(choices=LAYOUTS)] = "shared_prompt"
 
-The bounds are part of the type because everything in a field's `metadata` is passed to argparse. Numbers
+The bounds are part of the type because HfArgumentParser passes everything in a field's `metadata` to argparse. Numbers
 must be numbers and finite, and switches must be switches: the text "false" would turn one on. `None` is accepted where
 the type has it.
 """

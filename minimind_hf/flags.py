@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of the command line from dataclasses: a default, a help and a type stand once.
-
-As HfArgumentParser makes them, which the recipes use: it takes a second to import, of which `--help` and a mistyped
-flag would be made to wait for nothing.
-"""
+"""Flags of the command line from dataclasses, by HfArgumentParser: a default, a help and a type stand once."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from transformers import HfArgumentParser
 
 T = TypeVar("T")
 
 
 class _Switch(argparse.Action):
-    """Turns a setting on and takes no value."""
+    """Turns a setting on and takes no value: HfArgumentParser's would take a word that follows for its value."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str, **_: Any):
         super().__init__(option_strings, dest, nargs=0, default=False, help=help)
@@ -24,7 +22,7 @@ class _Switch(argparse.Action):
 
 
 class Repeated(argparse.Action):
-    """Takes one value and may be repeated, where a list takes all words that follow."""
+    """Takes one value and may be repeated: HfArgumentParser's would take all words that follow."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, nargs: str, **of_argparse: Any):
         super().__init__(option_strings, dest, **of_argparse)
@@ -59,26 +57,15 @@ class ModelFlags:
     trust_remote_code: bool = switch("run code that comes with the model")
 
 
-def make_parser(command: str, description: str, *dataclasses: type) -> argparse.ArgumentParser:
-    """A parser whose flags are the fields of dataclasses; `--like_this` may be written `--like-this`."""
-    parser = argparse.ArgumentParser(prog=f"minimind-hf {command}", description=description, allow_abbrev=False)
-    for settings_class in dataclasses:
-        types = get_type_hints(settings_class)
-        for each in fields(settings_class):
-            spellings = dict.fromkeys((f"--{each.name}", f"--{each.name.replace('_', '-')}"))
-            parser.add_argument(*spellings, **_of_argparse(each, types[each.name]))
-    return parser
-
-
-def _of_argparse(field: Field, declared: Any) -> dict[str, Any]:
-    """The arguments of `add_argument` for a field."""
-    kind = next((each for each in get_args(declared) if each is not type(None)), declared)  # of `int | None`, int
-    is_list = get_origin(declared) is list or get_origin(kind) is list
-    if is_list:
-        kind = get_args(declared if get_origin(declared) is list else kind)[0]
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    given = {"required": True} if default is MISSING else {"default": default}
-    return {"type": kind, **given, **({"nargs": "+"} if is_list else {}), **field.metadata}
+def make_parser(command: str, description: str, *dataclasses: type) -> HfArgumentParser:
+    """A parser whose flags are the fields of dataclasses."""
+    return HfArgumentParser(
+        dataclasses,
+        prog=f"minimind-hf {command}",
+        description=description,
+        formatter_class=argparse.HelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def taken(settings_class: type[T], options: argparse.Namespace) -> T:

@@ -59,13 +59,10 @@ def test_importing_is_light():
     run_python("import minimind_hf\nfrom minimind_hf import models\n" + rooms + LIGHT)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [([], 2), (["--help"], 0), (["report", "absent"], 1), (["chat", "absent", "--yes"], 1), (["estimate"], 2)]
-    + [([command, "--help"], 0) for command in COMMANDS],
-)
-def test_command_line_is_light(arguments, status):
-    """Nothing heavy is imported to show a help, or to refuse a flag."""
+OF_PARSER = ("chat", "convert", "estimate", "eval")  # commands whose flags HfArgumentParser makes
+
+
+def assert_command_imports_nothing(arguments: list[str], status: int, check: str) -> None:
     run_python(f"""
 from minimind_hf.cli import main
 try:
@@ -73,7 +70,25 @@ try:
 except SystemExit as stopped:
     status = stopped.code
 assert status == {status}
-{LIGHT}""")
+{check}""")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [([], 2), (["--help"], 0), (["report", "absent"], 1)]
+    + [([command, "--help"], 0) for command in COMMANDS if command not in OF_PARSER],
+)
+def test_command_line_is_light(arguments, status):
+    assert_command_imports_nothing(arguments, status, LIGHT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["chat", "absent", "--yes"], 1), (["estimate"], 2), *(([command, "--help"], 0) for command in OF_PARSER)],
+)
+def test_a_parser_of_transformers_is_all_that_a_help_needs(arguments, status):
+    """Of transformers that module alone: to show a help, or to refuse a flag, no model is imported."""
+    assert_command_imports_nothing(arguments, status, LIGHT.replace('"transformers", ', ""))
 
 
 @pytest.mark.parametrize(("flag", "is_there"), [("--help", False), ("--help-all", False), ("--seed", True)])

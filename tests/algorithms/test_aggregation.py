@@ -22,6 +22,7 @@ MASK = [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
         ("sequence", (2.0 + 5.0) / 2, 2),  # the row without a valid token is no sequence
         ("token", 11.0 / 4, 4),
         ("constant", 11.0 / 20, 20),
+        ("local_token", 11.0 / 4, 1),
     ],
 )
 def test_by_hand(how, expected, denominator, dtype):
