@@ -2,20 +2,16 @@
 """One look for all recipes: their own lines and bars, and not those of the libraries below.
 
 Importing this module quietens loggers of libraries that talk about themselves when they are imported, so it comes
-first. For a help, bitsandbytes counts as not installed: peft would import it, and parts of torch's compiler with it.
-Bars of transformers ("Loading weights") and of datasets are off; what takes long shows a line that moves.
+first. Bars of transformers ("Loading weights") and of datasets are off; what takes long shows a line that moves.
 """
 
 import logging
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 TALKATIVE = ("bitsandbytes",)  # about a kernel that only 4-bit models on a CPU would need
 LIBRARIES = ("transformers", "trl", "peft", "accelerate", "datasets", "torch")
-if {"--help", "--help-all"} & {*sys.argv[1:]}:
-    sys.modules.setdefault("bitsandbytes", None)
 for _name in TALKATIVE:
     logging.getLogger(_name).setLevel(logging.ERROR)
 for _name in LIBRARIES:  # what they will change in each other

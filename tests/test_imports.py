@@ -7,7 +7,6 @@ import pickle
 import sys
 from collections import OrderedDict
 from importlib.machinery import SourceFileLoader
-from pathlib import Path
 
 import pytest
 import torch
@@ -89,17 +88,6 @@ def test_command_line_is_light(arguments, status):
 def test_a_parser_of_transformers_is_all_that_a_help_needs(arguments, status):
     """Of transformers that module alone: to show a help, or to refuse a flag, no model is imported."""
     assert_command_imports_nothing(arguments, status, LIGHT.replace('"transformers", ', ""))
-
-
-@pytest.mark.parametrize(("flag", "is_there"), [("--help", False), ("--help-all", False), ("--seed", True)])
-def test_a_recipe_does_not_import_bitsandbytes_to_show_its_help(flag, is_there, tmp_path):
-    (tmp_path / "bitsandbytes.py").touch()  # as if it were installed
-    paths = [str(tmp_path), str(Path(__file__).parents[1] / "recipes")]
-    run_python(f"""
-import importlib.util, sys
-sys.argv, sys.path = ["grpo.py", {flag!r}], {paths} + sys.path
-import quiet
-assert (importlib.util.find_spec("bitsandbytes") is not None) == {is_there}""")
 
 
 @pytest.mark.parametrize(
